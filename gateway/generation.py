@@ -1,0 +1,111 @@
+"""The seam between the public APIs (`openai/`, `inference`) and the mesh (`request`).
+
+The APIs turn a body into a GenerationSpec and text out of the tokens that come back; the mesh behind `Generator` knows nothing of
+HTTP, text or stop strings. Both sides are tested against this file alone.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from pdd.engine.base import FinishReason
+from pdd.sampling import SamplingParams, TokenLogprobs
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationSpec:
+    prompt: tuple[int, ...]  # at least 1 id; prompt and max_tokens together fit the context
+    sampling: SamplingParams
+    label: str  # the client's x-request-id, for logs only
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """Tokens [first_index, first_index + len(tokens)) of the answer, all made by one instance."""
+
+    first_index: int
+    tokens: tuple[int, ...]
+    source: str  # instance id
+    logprobs: tuple[TokenLogprobs, ...] = ()  # one per token where asked for
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A stage of the request; times in seconds from its arrival. Names as in inference.proto."""
+
+    name: str
+    instance: str
+    start_s: float
+    end_s: float
+    tokens: int = 0
+    bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    pipeline: str  # "relay" or "direct"
+    handoff: str = ""  # "one_shot", "catch_up" or "" where there was none
+    spans: tuple[Span, ...] = ()
+    switch_gap_s: float = 0.0
+    eager_tokens: int = 0
+    main_computed_tokens: int = 0
+    wan_kv_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """The last item of a generation."""
+
+    reason: FinishReason
+    usage: Usage
+    timeline: Timeline = field(default_factory=lambda: Timeline("direct"))
+
+
+class MeshErrorCode(enum.Enum):
+    NO_INSTANCE = "no_instance"  # a role has no healthy, compatible instance
+    PEER_LOST = "peer_lost"  # an instance or its stream was lost
+    KV_REFUSED = "kv_refused"  # a transfer was refused or broke
+    ENGINE_FAILED = "engine_failed"
+    OVERLOADED = "overloaded"
+    DEADLINE = "deadline"
+
+
+class MeshError(Exception):
+    """The mesh could not finish a request. `str()` is for a person and names the instance."""
+
+    def __init__(self, code: MeshErrorCode, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class Generation(Protocol):
+    """One running request: iterate it to its End, or leave the context early to cancel it."""
+
+    def __aiter__(self) -> AsyncIterator[Tokens | End]:
+        """Yields Tokens in index order and exactly one End, last. Raises MeshError."""
+        ...
+
+    def stop(self) -> None:
+        """A stop string is complete: end the request as finished, with reason STOP. No Tokens follow; the End still does."""
+        ...
+
+
+class Generator(Protocol):
+    def generate(self, spec: GenerationSpec) -> AbstractAsyncContextManager[Generation]:
+        """Entering starts the request; leaving by any path releases everything it holds in the mesh."""
+        ...
+
+    def missing_roles(self) -> tuple[str, ...]:
+        """Roles without a healthy instance that keep the gateway from serving; empty where it is ready."""
+        ...

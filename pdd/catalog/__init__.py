@@ -1,0 +1,1 @@
+"""The catalog: who is there (the registry)."""
