@@ -46,6 +46,8 @@ class StepCost:
 
 
 class Model(ABC):
+    """`capabilities` and `layout` are known before it is loaded."""
+
     capabilities: Capabilities
     layout: KvLayout
 
@@ -54,7 +56,8 @@ class Model(ABC):
         """Called once, on the compute thread, before anything else. Raises EngineFault."""
 
     @abstractmethod
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Called once, last, also after a `load` that failed."""
 
     @abstractmethod
     def forward(self, rows: Sequence[Row]) -> tuple[list[Logits], StepCost]:

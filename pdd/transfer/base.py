@@ -1,7 +1,9 @@
 """What a transfer tells its owner, on both sides. Data and interfaces only.
 
-Receiving side: the decoder admits a request with a `TransferListener`; the listener hears exactly one of `ready` and `failed`,
-unless the admission is cancelled first, after which it hears nothing. Calls come on the event loop, never re-entrantly from `admit` or `cancel`.
+Receiving side: the decoder admits a request with a `TransferListener`. The listener hears exactly one of `ready` and `failed`,
+and after `ready` still `failed` if, before the payloads are released, the lease runs out (it starts anew with `ready`) or a newer
+attempt is admitted. Once the admission is cancelled or released it hears nothing. Calls come on the event loop, never from within
+`admit` or `cancel`.
 """
 
 from __future__ import annotations

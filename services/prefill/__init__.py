@@ -1,0 +1,1 @@
+"""Prefill (P): computes prompts and sends their KV to relay and main."""

@@ -1,0 +1,1 @@
+"""Relay decode (RLD): decodes from the commit until main takes over."""

@@ -1,0 +1,95 @@
+"""One answer: a generation of the mesh, read as text, and measured.
+
+Called by both public APIs with a checked request. Owns the order of things between the mesh's tokens and the client's text; never
+formats for a client. Leaving `Answers.open` by any path releases the request in the mesh: the one way to cancel.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Self
+
+from gateway.detokenizer import Vocabulary
+from gateway.generation import End, Generation, Generator, MeshError, Tokens
+from gateway.metrics import GatewayMetrics
+from gateway.prompting import Ask
+from gateway.text import AnswerText, TextDelta, TextEnd
+
+
+class GenerationBroken(Exception):
+    """The mesh ended a generation without saying how: a fault of ours, never to be shown as a finished answer."""
+
+
+class Answers:
+    def __init__(self, generator: Generator, vocabulary: Vocabulary, metrics: GatewayMetrics) -> None:
+        self.generator = generator
+        self.vocabulary = vocabulary
+        self.metrics = metrics
+
+    @asynccontextmanager
+    async def open(self, ask: Ask, arrived_s: float) -> AsyncIterator[Answer]:
+        """Start the request that arrived at `arrived_s` (the loop's time). MeshError may come from here and from the answer."""
+        try:
+            async with self.generator.generate(ask.spec) as generation:
+                text = AnswerText(self.vocabulary.detokenizer(), ask.stop)
+                yield Answer(generation, text, self.metrics, arrived_s)
+        except MeshError as error:
+            self.metrics.generation_failed(error.code)
+            raise
+
+
+class Answer:
+    """Iterate it for the deltas, in index order; `end` is there afterwards. Iterating raises MeshError."""
+
+    def __init__(self, generation: Generation, text: AnswerText, metrics: GatewayMetrics, arrived_s: float) -> None:
+        self._generation = generation
+        self._items = aiter(generation)
+        self._text = text
+        self._metrics = metrics
+        self._arrived_s = arrived_s
+        self._last_s: float | None = None
+        self._end: TextEnd | None = None
+
+    @property
+    def end(self) -> TextEnd:
+        """How the answer ended, and the text that was kept back until then."""
+        if self._end is None:
+            raise GenerationBroken("the answer has not ended")
+        return self._end
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> TextDelta:
+        while self._end is None:
+            item = await self._next_item()
+            if isinstance(item, End):
+                self._end = self._text.end(item)
+                self._metrics.generation_ended(self._end.usage, self._end.timeline)
+            elif not self._text.stopped:
+                return self._delta(item)
+        raise StopAsyncIteration
+
+    async def _next_item(self) -> Tokens | End:
+        try:
+            return await anext(self._items)
+        except StopAsyncIteration:
+            raise GenerationBroken("a generation stopped without its End") from None
+
+    def _delta(self, item: Tokens) -> TextDelta:
+        self._measure()
+        delta = self._text.push(item)
+        self._metrics.tokens(delta.source, len(delta.tokens))
+        if self._text.stopped:
+            self._generation.stop()
+        return delta
+
+    def _measure(self) -> None:
+        now_s = asyncio.get_running_loop().time()
+        if self._last_s is None:
+            self._metrics.first_tokens(now_s - self._arrived_s)
+        else:
+            self._metrics.next_tokens(now_s - self._last_s)
+        self._last_s = now_s

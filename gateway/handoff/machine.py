@@ -1,0 +1,299 @@
+"""The handoff of one request from relay to main: events in, actions out.
+
+Called by `gateway.mesh.request` with everything that happens to a request; owns its token log and decides who makes the next
+token. Never awaits, reads a clock or talks to anyone: times arrive with the events.
+
+Theory of operation
+    Output index 0 is sampled by prefill. In pipeline `relay` the relay starts from it by itself, as soon as its KV is whole, and
+    main takes over when its own KV has crossed the slow link. What main is given then are token ids, which it computes in one
+    pass (Extend); the last id always goes with `then_decode`, so that main has one to decode from.
+      One-Shot: on main's KvReady stop the relay; on Stopped(n) extend with everything and decode.
+      Catch-Up: on main's KvReady extend with what there is, less the last id, while the relay goes on; on each Extended with what
+        came since; when `estimate.next_move` says so, go on as One-Shot does.
+    In pipeline `direct` there is no relay: index 0 is shown at once and sent ahead to main, which keeps the Extend until its KV
+    is whole.
+
+      phase         relay     main                 leaves on                 to
+      PREFILLING    (early)   (early)              FirstToken                RELAYING, or MAIN_DECODES (direct)
+      RELAYING      decodes   waits for its KV     main KvReady              CATCHING_UP or STOPPING
+      CATCHING_UP   decodes   computes a round     main Extended             CATCHING_UP or STOPPING
+                                                   ModeChanged(ONE_SHOT)     STOPPING
+      STOPPING      ends      idle or computing    relay Stopped             MAIN_DECODES
+      MAIN_DECODES  closed    extends, decodes     main Finished             OVER
+      any                                          an end, see rule 3        OVER
+
+Rules
+    1. Indices are shown once and in order. The log takes only its next index; anything else from a decoder fails the request and
+       is not shown.
+    2. Streams are not ordered among each other: a decoder may speak before prefill's FirstToken is here. What it says is kept,
+       and heard right after index 0.
+    3. Whoever makes the last token ends the request: prefill (at index 0), the relay at any time before its Stopped, or main.
+       A stop string, the client leaving, a deadline, and the loss or failure of an instance that is still needed end it too.
+    4. The end is one Finish or one Fail (neither where the client has gone), preceded by an Abort for every handle that is not
+       closed. Nothing is acted upon after it.
+    5. An instance that is not needed any more may go: a relay that has ended, prefill when every decoder has its KV.
+"""
+
+from __future__ import annotations
+
+import enum
+
+from gateway.generation import MeshErrorCode
+from gateway.handoff.actions import Abort, Action, Emit, Fail, Finish, StopRelay
+from gateway.handoff.catchup import CatchUp, Unasked
+from gateway.handoff.estimate import HandoffPolicy
+from gateway.handoff.events import (
+    ClientGone,
+    Closed,
+    DeadlinePassed,
+    Extended,
+    Failed,
+    Finished,
+    FirstToken,
+    HandoffEvent,
+    KvReady,
+    Lost,
+    ModeChanged,
+    NewTokens,
+    Stopped,
+    StopRequested,
+    TransferDone,
+    TransferFailed,
+    Wanted,
+)
+from gateway.mode import HandoffMode
+from gateway.tokenlog import OutOfOrder, TokenLog
+from pdd.catalog.base import Role
+from pdd.engine.base import FinishReason
+
+_DecoderEvent = KvReady | Extended | NewTokens | Stopped | Finished
+
+
+class Pipeline(enum.Enum):
+    RELAY = "relay"
+    DIRECT = "direct"
+
+
+class Phase(enum.Enum):
+    PREFILLING = "index 0 from prefill"
+    RELAYING = "the KV to reach main"
+    CATCHING_UP = "main to extend"
+    STOPPING = "the relay to stop"
+    MAIN_DECODES = "tokens from main"
+    OVER = "nothing"
+
+
+class _BrokenProtocol(Exception):
+    """A decoder said what it may not say now."""
+
+    def __init__(self, role: Role, message: str) -> None:
+        super().__init__(message)
+        self.role = role
+
+
+class HandoffMachine:
+    def __init__(self, pipeline: Pipeline, mode: HandoffMode, policy: HandoffPolicy) -> None:
+        self.log = TokenLog()
+        self.phase = Phase.PREFILLING
+        self.handoff: HandoffMode | None = None  # how main took over from the relay, once it has
+        self._relayed = pipeline is Pipeline.RELAY
+        self._mode = mode
+        self._catch_up = CatchUp(policy)
+        self._cut_short = False  # a Catch-Up that the relay's load turned into One-Shot
+        self._open = [Role.PREFILL, Role.RELAY, Role.MAIN] if self._relayed else [Role.PREFILL, Role.MAIN]
+        self._whole: set[Role] = set()  # decoders that have the prompt's KV
+        self._early: list[tuple[_DecoderEvent, float]] = []  # heard before index 0
+        self._actions: list[Action] = []
+
+    @property
+    def over(self) -> bool:
+        return self.phase is Phase.OVER
+
+    def handle(self, event: HandoffEvent, now_s: float) -> tuple[Action, ...]:
+        """Take one event that arrived at `now_s` (monotonic seconds) and return what to do, in order."""
+        if self.over:
+            return ()
+        try:
+            self._dispatch(event, now_s)
+        except _BrokenProtocol as broken:
+            self._fail(MeshErrorCode.ENGINE_FAILED, broken.role, f"broke the protocol: {broken}")
+        actions, self._actions = tuple(self._actions), []
+        return actions
+
+    def _dispatch(self, event: HandoffEvent, now_s: float) -> None:
+        match event:
+            case FirstToken():
+                self._on_first_token(event, now_s)
+            case KvReady() | Extended() | NewTokens() | Stopped() | Finished():
+                self._on_decoder(event, now_s)
+            case TransferFailed() | Failed() | Closed() | Lost():
+                self._on_trouble(event)
+            case ModeChanged(mode):
+                self._on_mode(mode)
+            case StopRequested():
+                self._finish(FinishReason.STOP)
+            case ClientGone():
+                self._end("the client has gone")
+            case DeadlinePassed(waited_s):
+                self._fail(MeshErrorCode.DEADLINE, None, f"nothing heard for {waited_s:g} s, waiting for {self.phase.value}")
+            case Wanted() | TransferDone():
+                pass  # for the timeline alone
+
+    def _on_first_token(self, event: FirstToken, now_s: float) -> None:
+        if self.phase is not Phase.PREFILLING:
+            raise _BrokenProtocol(Role.PREFILL, "a second first token")
+        logprobs = () if event.logprobs is None else (event.logprobs,)
+        self._show(NewTokens(Role.PREFILL, 0, (event.token,), logprobs))
+        if event.finish is not None:
+            self._finish(event.finish)
+            return
+        if self._relayed:
+            self.phase = Phase.RELAYING
+        else:
+            self._take_over(now_s)
+        for kept, arrived_s in self._early:
+            if not self.over:
+                self._act_on(kept, arrived_s)
+        self._early.clear()
+
+    def _on_decoder(self, event: _DecoderEvent, now_s: float) -> None:
+        if event.role not in self._open:
+            raise _BrokenProtocol(event.role, f"{type(event).__name__} after its end")
+        if isinstance(event, KvReady | NewTokens):
+            self._whole.add(event.role)
+        if isinstance(event, Stopped | Finished):
+            self._open.remove(event.role)
+        if self.phase is Phase.PREFILLING:
+            self._early.append((event, now_s))
+        else:
+            self._act_on(event, now_s)
+
+    def _act_on(self, event: _DecoderEvent, now_s: float) -> None:
+        if event.role is Role.RELAY:
+            self._on_relay(event, now_s)
+        else:
+            self._on_main(event, now_s)
+
+    def _on_relay(self, event: _DecoderEvent, now_s: float) -> None:
+        match event:
+            case NewTokens():
+                self._show(event)
+                self._catch_up.relay_tokens(len(event.tokens), now_s)
+            case Stopped(next_index=next_index):
+                if self.phase is not Phase.STOPPING:
+                    raise _BrokenProtocol(Role.RELAY, "Stopped without being asked")
+                # A relay stopped before it had its KV does not know of index 0.
+                self._check_next_index(event, max(next_index, 1))
+                self._take_over(now_s)
+            case Finished(reason=reason, next_index=next_index):
+                self._check_next_index(event, next_index)
+                self._finish(reason)
+            case KvReady() | Extended():
+                pass  # it starts by itself
+
+    def _on_main(self, event: _DecoderEvent, now_s: float) -> None:
+        if isinstance(event, KvReady):
+            if self.phase is Phase.RELAYING:
+                self._begin_handoff(now_s)
+            return
+        if isinstance(event, Extended):
+            self._on_extended(event, now_s)
+            return
+        if self.phase is not Phase.MAIN_DECODES or isinstance(event, Stopped):
+            raise _BrokenProtocol(Role.MAIN, f"{type(event).__name__} while waiting for {self.phase.value}")
+        if isinstance(event, NewTokens):
+            self._show(event)
+        else:
+            self._check_next_index(event, event.next_index)
+            self._finish(event.reason)
+
+    def _begin_handoff(self, now_s: float) -> None:
+        if self._mode is HandoffMode.ONE_SHOT:
+            self._stop_relay()
+        else:
+            self._next_round(now_s)
+
+    def _on_extended(self, event: Extended, now_s: float) -> None:
+        try:
+            self._catch_up.extended(event, now_s)
+        except Unasked as error:
+            raise _BrokenProtocol(Role.MAIN, str(error)) from error
+        if self.phase is Phase.CATCHING_UP:
+            self._next_round(now_s)
+
+    def _next_round(self, now_s: float) -> None:
+        round_actions = self._catch_up.next_round(self.log, now_s)
+        if round_actions:
+            self.phase = Phase.CATCHING_UP
+            self._actions.extend(round_actions)
+        else:
+            self._stop_relay()
+
+    def _on_mode(self, mode: HandoffMode) -> None:
+        self._mode = mode
+        if self.phase is Phase.CATCHING_UP and mode is HandoffMode.ONE_SHOT:
+            self._cut_short = True
+            self._stop_relay()
+
+    def _stop_relay(self) -> None:
+        self.phase = Phase.STOPPING
+        self._actions.append(StopRelay())
+
+    def _take_over(self, now_s: float) -> None:
+        self.phase = Phase.MAIN_DECODES
+        if self._relayed:
+            caught_up = self._catch_up.rounds > 0 and not self._cut_short
+            self.handoff = HandoffMode.CATCH_UP if caught_up else HandoffMode.ONE_SHOT
+        self._actions.append(self._catch_up.final(self.log, now_s))
+
+    def _show(self, event: NewTokens) -> None:
+        if event.logprobs and len(event.logprobs) != len(event.tokens):
+            raise _BrokenProtocol(event.role, f"{len(event.logprobs)} logprobs for {len(event.tokens)} tokens")
+        try:
+            self.log.append(event.first_index, event.tokens)
+        except OutOfOrder as error:
+            raise _BrokenProtocol(event.role, str(error)) from error
+        self._actions.append(Emit(event.first_index, event.tokens, event.role, event.logprobs))
+
+    def _check_next_index(self, event: Stopped | Finished, next_index: int) -> None:
+        if next_index != self.log.next_index:
+            text = f"{type(event).__name__} at index {next_index} after tokens up to {self.log.next_index}"
+            raise _BrokenProtocol(event.role, text)
+
+    def _on_trouble(self, event: TransferFailed | Failed | Closed | Lost) -> None:
+        role = event.role
+        if role not in self._open:
+            return
+        if isinstance(event, TransferFailed):
+            # Prefill may miss the answer to a commit that the decoder has proven whole: the decoder's word counts.
+            if role not in self._whole:
+                self._fail(MeshErrorCode.KV_REFUSED, role, event.message)
+            return
+        if not (isinstance(event, Failed) and role is Role.PREFILL):
+            self._open.remove(role)
+        if role is Role.PREFILL and not self._needs_prefill(event):
+            return
+        if isinstance(event, Failed):
+            self._fail(event.code, role, event.message)
+        elif isinstance(event, Lost):
+            self._fail(MeshErrorCode.PEER_LOST, role, event.message)
+        else:
+            self._fail(MeshErrorCode.ENGINE_FAILED, role, "dropped the request unasked")
+
+    def _needs_prefill(self, event: Failed | Closed | Lost) -> bool:
+        if self.phase is Phase.PREFILLING:
+            return True
+        # Prefill closes when the last commit is answered, and the decoder's own word of it may still be on its way.
+        return not isinstance(event, Closed) and any(role not in self._whole for role in self._open if role is not Role.PREFILL)
+
+    def _finish(self, reason: FinishReason) -> None:
+        self._end("the answer is complete")
+        self._actions.append(Finish(reason))
+
+    def _fail(self, code: MeshErrorCode, role: Role | None, message: str) -> None:
+        self._end("the request failed")
+        self._actions.append(Fail(code, role, message))
+
+    def _end(self, why: str) -> None:
+        self.phase = Phase.OVER
+        self._actions.extend(Abort(role, why) for role in self._open)

@@ -1,0 +1,83 @@
+"""The stream to one decoder, relay or main: decode.proto's commands as calls, its frames as handoff events.
+
+Used by `request` for its commands and by `peer`, which runs it. See `link` for what it owns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import grpc.aio
+
+from gateway.generation import GenerationSpec
+from gateway.handoff.actions import Extend
+from gateway.handoff.events import HandoffEvent
+from gateway.mesh.decode_frames import decode_events, relay_load
+from gateway.mesh.link import Link
+from gateway.mesh.observer import MeshObserver
+from gateway.mesh.settings import MeshSettings
+from gateway.mode import RelayLoad
+from pdd.catalog.base import Registration, Role
+from pdd.identity import Instance, RequestId
+from pdd.sampling_proto import sampling_to_proto
+from pdd.v1 import decode_pb2, decode_pb2_grpc, identity_pb2
+
+
+class DecodeLink(Link[decode_pb2.DecodeCommand, decode_pb2.DecodeFrame]):
+    def __init__(
+        self,
+        registration: Registration,
+        gateway: Instance,
+        settings: MeshSettings,
+        observer: MeshObserver,
+        on_load: Callable[[RelayLoad], None],
+    ) -> None:
+        """`on_load` hears each report of the decoder's load, before the events of its frame."""
+        super().__init__(registration, gateway, settings, observer)
+        self._on_load = on_load
+
+    def admit(self, handle: int, request: RequestId, spec: GenerationSpec) -> None:
+        """Expect the request's KV; a relay decodes from the commit, a main waits for `extend`."""
+        admit = decode_pb2.Admit(
+            handle=handle,
+            request=request.to_proto(),
+            prompt_ids=spec.prompt,
+            sampling=sampling_to_proto(spec.sampling),
+            salt=self._settings.tenant_salt,
+            lease_ms=round(self._settings.lease_s * 1000),
+            decode_on_commit=self.registration.role is Role.RELAY,
+        )
+        self._send(decode_pb2.DecodeCommand(admit=admit))
+
+    def extend(self, handle: int, extend: Extend) -> None:
+        message = decode_pb2.Extend(handle=handle, first_index=extend.first_index, ids=extend.ids, then_decode=extend.then_decode)
+        self._send(decode_pb2.DecodeCommand(extend=message))
+
+    def throttle(self, handle: int, min_interval_s: float) -> None:
+        message = decode_pb2.Throttle(handle=handle, min_interval_us=round(min_interval_s * 1e6))
+        self._send(decode_pb2.DecodeCommand(throttle=message))
+
+    def stop(self, handle: int) -> None:
+        self._send(decode_pb2.DecodeCommand(stop=decode_pb2.Stop(handle=handle)))
+
+    def _attach(self, channel: grpc.aio.Channel) -> grpc.aio.StreamStreamCall[decode_pb2.DecodeCommand, decode_pb2.DecodeFrame]:
+        return decode_pb2_grpc.DecodeStub(channel).Attach()
+
+    def _hello(self, hello: identity_pb2.Hello) -> decode_pb2.DecodeCommand:
+        return decode_pb2.DecodeCommand(hello=hello)
+
+    def _detach(self) -> decode_pb2.DecodeCommand:
+        return decode_pb2.DecodeCommand(detach=decode_pb2.Detach())
+
+    def _abort(self, handle: int, reason: str) -> decode_pb2.DecodeCommand:
+        return decode_pb2.DecodeCommand(abort=decode_pb2.Abort(handle=handle, reason=reason))
+
+    def _events(self, frame: decode_pb2.DecodeFrame) -> Mapping[int, Sequence[HandoffEvent]]:
+        return decode_events(frame, self.registration.role)
+
+    def _load_of(self, frame: decode_pb2.DecodeFrame) -> float | None:
+        if not frame.HasField("load"):
+            return None
+        load = relay_load(frame.load)
+        self._on_load(load)
+        return (load.running + load.waiting) / load.slots

@@ -1,0 +1,100 @@
+"""The mesh as the public APIs see it: a `Generator` whose requests run on P, RLD and MD.
+
+Made by `gateway.__main__`. An async context manager that owns the streams to all instances. Places each request, starts it, and
+sees that leaving it releases everything; what happens in between is `request` and the handoff machine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from types import TracebackType
+from typing import Self
+
+from gateway.generation import GenerationSpec
+from gateway.handoff.machine import HandoffMachine
+from gateway.mesh.instances import InstanceView
+from gateway.mesh.observer import MeshObserver, Unobserved
+from gateway.mesh.request import Links, RunningRequest
+from gateway.mesh.settings import MeshSettings
+from gateway.mode import HandoffMode
+from gateway.placement import Placement, decoder_roles, place
+from pdd.catalog.base import Registry, Role
+from pdd.identity import Instance, RequestId
+from pdd.model.card import ModelCard
+
+
+class Mesh:
+    def __init__(
+        self,
+        settings: MeshSettings,
+        registry: Registry,
+        card: ModelCard,
+        *,
+        gateway: Instance,
+        observer: MeshObserver | None = None,
+    ) -> None:
+        """`gateway` is this process; its incarnation must be drawn anew at every start, since request identities rest on it."""
+        self._settings = settings
+        self._gateway = gateway
+        self._observer = observer or Unobserved()
+        self._view = InstanceView(registry, gateway, card, settings, self._observer)
+        self._counter = itertools.count(1)
+        self._tasks = asyncio.TaskGroup()
+
+    async def __aenter__(self) -> Self:
+        await self._tasks.__aenter__()
+        self._tasks.create_task(self._view.run(), name="instance view")
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._view.close()
+        await self._tasks.__aexit__(kind, error, trace)
+
+    @asynccontextmanager
+    async def generate(self, spec: GenerationSpec) -> AsyncIterator[RunningRequest]:
+        """Start a request. Raises MeshError NO_INSTANCE where a role has nobody to serve it."""
+        tokens = len(spec.prompt) + spec.sampling.max_tokens
+        placement = place(self._view.candidates(), self._settings.pipeline, tokens)
+        self._observer.placed(placement)
+        request = RunningRequest(
+            RequestId(self._gateway.incarnation, next(self._counter)),
+            spec,
+            placement,
+            self._links(placement),
+            HandoffMachine(self._settings.pipeline, self._mode(placement), self._settings.policy()),
+            self._settings,
+            self._observer,
+        )
+        try:
+            request.start()
+            yield request
+        finally:
+            request.leave()
+
+    def missing_roles(self) -> tuple[str, ...]:
+        """Roles that the configured pipeline needs and no connected instance fills."""
+        present = {candidate.registration.role for candidate in self._view.candidates()}
+        needed = (Role.PREFILL, *decoder_roles(self._settings.pipeline))
+        return tuple(role.value for role in needed if role not in present)
+
+    def context_tokens(self) -> int | None:
+        """The longest request, prompt and output together, that can be placed now; None while a role is missing."""
+        if self.missing_roles():
+            return None
+        registrations = [candidate.registration for candidate in self._view.candidates()]
+        needed = (Role.PREFILL, *decoder_roles(self._settings.pipeline))
+        return min(max(one.context_tokens for one in registrations if one.role is role) for role in needed)
+
+    def _mode(self, placement: Placement) -> HandoffMode:
+        # Without a relay there is no handoff, and the mode is never looked at.
+        return HandoffMode.ONE_SHOT if placement.relay is None else self._view.mode(placement.relay.instance)
+
+    def _links(self, placement: Placement) -> Links:
+        decoders = {role: one for role, one in placement.instances().items() if role is not Role.PREFILL}
+        return Links(
+            self._view.prefill_link(placement.prefill.instance),
+            {role: self._view.decode_link(one.instance) for role, one in decoders.items()},
+        )

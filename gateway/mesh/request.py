@@ -1,0 +1,206 @@
+"""One running request: feeds the handoff machine with what its instances say, and does what the machine answers.
+
+Made by `mesh`. A shell without tasks: links call `deliver` from their readers, the machine and its actions are plain calls, and
+only the API's side waits, for tokens that it has not read. So a slow client never holds up a stream or a handoff; what it leaves
+unread is bounded. Owns the handles of the request and the time limit on silence. `leave` is the one cancel path.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Self
+
+from gateway.generation import End, GenerationSpec, MeshError, MeshErrorCode, Tokens
+from gateway.handoff.actions import Abort, Action, Emit, Extend, Fail, Finish, StopRelay, ThrottleRelay
+from gateway.handoff.events import ClientGone, DeadlinePassed, FirstToken, HandoffEvent, StopRequested
+from gateway.handoff.machine import HandoffMachine
+from gateway.mesh.decode_link import DecodeLink
+from gateway.mesh.observer import MeshObserver
+from gateway.mesh.prefill_link import PrefillLink
+from gateway.mesh.settings import MeshSettings
+from gateway.mesh.unread import Unread
+from gateway.placement import Placement
+from gateway.timeline import TimelineRecorder
+from pdd.catalog.base import Role
+from pdd.engine.base import FinishReason
+from pdd.identity import RequestId
+from pdd.telemetry import get_logger
+
+log = get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Links:
+    """The streams to the instances that a request was placed on."""
+
+    prefill: PrefillLink
+    decoders: Mapping[Role, DecodeLink]
+
+    def of(self, role: Role) -> PrefillLink | DecodeLink:
+        return self.prefill if role is Role.PREFILL else self.decoders[role]
+
+
+class RunningRequest:
+    """A `Generation`: iterate it to its End."""
+
+    def __init__(
+        self,
+        request: RequestId,
+        spec: GenerationSpec,
+        placement: Placement,
+        links: Links,
+        machine: HandoffMachine,
+        settings: MeshSettings,
+        observer: MeshObserver,
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._request = request
+        self._spec = spec
+        self._ids = {role: registration.instance.id for role, registration in placement.instances().items()}
+        self._placement = placement
+        self._links = links
+        self._machine = machine
+        self._settings = settings
+        self._observer = observer
+        self._recorder = TimelineRecorder(settings.pipeline.value, self._ids, self._loop.time())
+        self._unread = Unread(settings.unread_tokens)
+        self._handles: dict[Role, int] = {}
+        self._cached_tokens = 0
+        self._reason: FinishReason | None = None
+        self._error: BaseException | None = None
+        self._stopped = False
+        self._ended = False
+        self._heard_s = self._loop.time()
+        self._silence: asyncio.TimerHandle | None = None
+
+    # For the mesh
+
+    def start(self) -> None:
+        """Send the admissions and the prefill at once: an offer that overtakes its admission is parked."""
+        for role, link in self._links.decoders.items():
+            self._handles[role] = link.open(self.deliver)
+            link.admit(self._handles[role], self._request, self._spec)
+        targets = [registration for role, registration in self._placement.instances().items() if role is not Role.PREFILL]
+        roles = {registration.instance.id: registration.role for registration in targets}
+        self._handles[Role.PREFILL] = self._links.prefill.open(self.deliver, roles)
+        self._links.prefill.start(self._handles[Role.PREFILL], self._request, self._spec, targets)
+        self._silence = self._loop.call_later(self._settings.stall_deadline_s, self._check_silence)
+        log.debug("request started", request=str(self._request), label=self._spec.label, **self._ids_by_name())
+
+    def leave(self) -> None:
+        """Nobody reads any more: abort what is not closed."""
+        self._feed((ClientGone(),))
+        if self._silence is not None:
+            self._silence.cancel()
+
+    # For the links
+
+    def deliver(self, events: Sequence[HandoffEvent]) -> None:
+        """Take what one frame says of the request."""
+        self._heard_s = self._loop.time()
+        self._feed(events)
+
+    # For the API
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Tokens | End:
+        if self._ended:
+            raise StopAsyncIteration
+        while True:
+            if self._stopped:
+                return self._end(FinishReason.STOP)
+            tokens = self._unread.take()
+            if tokens is not None:
+                return tokens
+            if self._error is not None:
+                self._ended = True
+                raise self._error
+            if self._reason is not None:
+                return self._end(self._reason)
+            await self._unread.changed()
+
+    def stop(self) -> None:
+        self._stopped = True
+        self._feed((StopRequested(),))
+
+    # Inside
+
+    def _feed(self, events: Sequence[HandoffEvent]) -> None:
+        now_s = self._loop.time()
+        try:
+            for event in events:
+                if isinstance(event, FirstToken):
+                    self._cached_tokens = event.cached_tokens
+                if not self._machine.over:
+                    self._recorder.note_event(event, now_s)
+                for action in self._machine.handle(event, now_s):
+                    self._recorder.note_action(action, now_s)
+                    self._perform(action)
+        except Exception as error:
+            # A fault of ours must not take down the stream that it came over, which others share; the client gets it.
+            log.exception("request broke", request=str(self._request), label=self._spec.label)
+            self._break(error)
+
+    def _perform(self, action: Action) -> None:
+        match action:
+            case Emit():
+                self._show(action)
+            case Extend():
+                self._links.decoders[Role.MAIN].extend(self._handles[Role.MAIN], action)
+            case ThrottleRelay(min_interval_s):
+                self._links.decoders[Role.RELAY].throttle(self._handles[Role.RELAY], min_interval_s)
+            case StopRelay():
+                self._links.decoders[Role.RELAY].stop(self._handles[Role.RELAY])
+            case Abort(role, reason):
+                self._links.of(role).abort(self._handles[role], reason)
+            case Finish(reason):
+                self._reason = reason
+                self._unread.wake()
+                if self._machine.handoff is not None:
+                    self._observer.handoff_done(self._recorder.timeline(self._machine.handoff))
+            case Fail():
+                self._fail(self._mesh_error(action))
+
+    def _show(self, emit: Emit) -> None:
+        if self._error is not None:
+            return  # nothing may follow a hole
+        if not self._unread.add(Tokens(emit.first_index, emit.tokens, self._ids[emit.source], emit.logprobs)):
+            text = f"the client has left {self._settings.unread_tokens} tokens unread: read faster, or ask for fewer"
+            self._fail(MeshError(MeshErrorCode.OVERLOADED, text))
+            self._loop.call_soon(self.leave)  # not now: the machine's own actions are being carried out
+
+    def _check_silence(self) -> None:
+        waited_s = self._loop.time() - self._heard_s
+        if waited_s >= self._settings.stall_deadline_s:
+            self._feed((DeadlinePassed(waited_s),))
+        else:
+            self._silence = self._loop.call_later(self._settings.stall_deadline_s - waited_s, self._check_silence)
+
+    def _fail(self, error: BaseException) -> None:
+        self._error = self._error or error
+        self._unread.wake()
+
+    def _break(self, error: Exception) -> None:
+        for role, handle in self._handles.items():
+            self._links.of(role).abort(handle, "the gateway failed")
+        self._fail(error)
+
+    def _mesh_error(self, fail: Fail) -> MeshError:
+        who = "" if fail.role is None else f"{fail.role.value} {self._ids[fail.role]}: "
+        error = MeshError(fail.code, who + fail.message)
+        log.warning("request failed", request=str(self._request), label=self._spec.label, code=fail.code.value, why=str(error))
+        return error
+
+    def _end(self, reason: FinishReason) -> End:
+        self._ended = True
+        # Tokens that came after a stop string was complete are in the log, but are none of the answer's.
+        shown = self._unread.taken_tokens if self._stopped else None
+        usage = self._machine.log.usage(len(self._spec.prompt), self._cached_tokens, shown)
+        return End(reason, usage, self._recorder.timeline(self._machine.handoff))
+
+    def _ids_by_name(self) -> dict[str, str]:
+        return {role.value: instance_id for role, instance_id in self._ids.items()}

@@ -1,0 +1,104 @@
+"""The gateway's Prometheus metrics.
+
+`GatewayMetrics` is called by `answer` (what happens to a generation) and by both APIs (how a request ended), `MeshMetrics` by the
+mesh. They own the metric objects, in the registry that they are given, and read no clock: durations come as arguments (seconds).
+"""
+
+from __future__ import annotations
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+from gateway.generation import MeshErrorCode, Timeline, Usage
+from gateway.placement import Placement
+
+# Decode steps take 1..100 ms, a stall at a handoff up to seconds.
+_GAP_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.3, 0.5, 1.0, 2.5, 5.0, 10.0)
+_LONG_BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0)
+_TOKEN_BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
+_ROUND_BUCKETS = (0, 1, 2, 3, 4, 6, 8, 12, 16)
+
+
+class GatewayMetrics:
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.registry = registry
+        self._requests = Counter(
+            "pdd_requests", "Requests by route and outcome (499: the client left)", ["route", "status"], registry=registry
+        )
+        self._running = Gauge("pdd_requests_running", "Requests being answered", ["route"], registry=registry)
+        self._duration = _histogram(registry, "pdd_request_duration_seconds", "Arrival to end", _LONG_BUCKETS_S, ["route"])
+        self._ttft = _histogram(registry, "pdd_time_to_first_token_seconds", "Arrival to the first token", _LONG_BUCKETS_S)
+        self._itl = _histogram(
+            registry, "pdd_inter_token_latency_seconds", "Between two deliveries of one request's tokens", _GAP_BUCKETS_S
+        )
+        self._generations = Counter(
+            "pdd_generations", "Generations that ended, by pipeline and handoff mode", ["pipeline", "mode"], registry=registry
+        )
+        self._output = Counter("pdd_output_tokens", "Output tokens by the instance that made them", ["source"], registry=registry)
+        self._prompt = Counter("pdd_prompt_tokens", "Prompt tokens of generations that ended", registry=registry)
+        self._cached = Counter("pdd_cached_prompt_tokens", "Those that prefill took from cache", registry=registry)
+        self._wan = Counter("pdd_wan_kv_bytes", "Bytes of KV that crossed to a main", registry=registry)
+        self._errors = Counter("pdd_mesh_errors", "Generations that the mesh could not finish", ["code"], registry=registry)
+
+    def request_began(self, route: str) -> None:
+        self._running.labels(route).inc()
+
+    def request_ended(self, route: str, status: str, duration_s: float) -> None:
+        """`status` is the outcome: an HTTP status, for a gRPC call its status code's name."""
+        self._running.labels(route).dec()
+        self._requests.labels(route, status).inc()
+        self._duration.labels(route).observe(duration_s)
+
+    def first_tokens(self, since_arrival_s: float) -> None:
+        self._ttft.observe(since_arrival_s)
+
+    def next_tokens(self, since_last_s: float) -> None:
+        self._itl.observe(since_last_s)
+
+    def tokens(self, source: str, count: int) -> None:
+        self._output.labels(source).inc(count)
+
+    def generation_ended(self, usage: Usage, timeline: Timeline) -> None:
+        self._generations.labels(timeline.pipeline, timeline.handoff or "none").inc()
+        self._prompt.inc(usage.prompt_tokens)
+        self._cached.inc(usage.cached_tokens)
+        self._wan.inc(timeline.wan_kv_bytes)
+
+    def generation_failed(self, code: MeshErrorCode) -> None:
+        self._errors.labels(code.value).inc()
+
+
+class MeshMetrics:
+    """A MeshObserver."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._placed = Counter("pdd_placements", "Requests given to an instance", ["role", "instance"], registry=registry)
+        self._gap = _histogram(registry, "pdd_handoff_gap_seconds", "Largest gap around relay to main", _GAP_BUCKETS_S)
+        self._eager = _histogram(registry, "pdd_eager_tokens", "Tokens shown before main took over", _TOKEN_BUCKETS)
+        self._rounds = _histogram(registry, "pdd_extend_rounds", "Extends of one handoff", _ROUND_BUCKETS)
+        self._dropped = Counter("pdd_events_dropped", "Events for handles that are closed", ["instance"], registry=registry)
+        self._unanswered = Counter("pdd_aborts_unanswered", "Aborts not answered in time", ["instance"], registry=registry)
+        self._connected = Gauge("pdd_instance_connected", "1 while the stream to it is up", ["instance"], registry=registry)
+
+    def placed(self, placement: Placement) -> None:
+        for role, registration in placement.instances().items():
+            self._placed.labels(role.value, registration.instance.id).inc()
+
+    def handoff_done(self, timeline: Timeline) -> None:
+        self._gap.observe(timeline.switch_gap_s)
+        self._eager.observe(timeline.eager_tokens)
+        self._rounds.observe(sum(span.name == "extend" for span in timeline.spans))
+
+    def events_dropped(self, instance_id: str, count: int) -> None:
+        self._dropped.labels(instance_id).inc(count)
+
+    def abort_unanswered(self, instance_id: str) -> None:
+        self._unanswered.labels(instance_id).inc()
+
+    def link_changed(self, instance_id: str, connected: bool) -> None:
+        self._connected.labels(instance_id).set(connected)
+
+
+def _histogram(
+    registry: CollectorRegistry, name: str, text: str, buckets: tuple[float, ...], labels: list[str] | None = None
+) -> Histogram:
+    return Histogram(name, text, labels or (), buckets=buckets, registry=registry)

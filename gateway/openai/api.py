@@ -1,0 +1,51 @@
+"""What the HTTP routes share: their dependencies, a request's label, and how a body is read.
+
+Made once by whoever composes the gateway, used by every route. Owns nothing that changes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from aiohttp import web
+
+from gateway.answer import Answers
+from gateway.openai.errors import BodyTimeout
+from gateway.prompting import Prompting
+
+REQUEST_ID_HEADER = "x-request-id"
+
+_LABEL = re.compile(r"[\x21-\x7e]{1,128}")
+
+# Keys of what the middleware and a handler tell each other about one request.
+LABEL = web.RequestKey("label", str)
+ARRIVED_S = web.RequestKey("arrived_s", float)  # the loop's time
+OUTCOME = web.RequestKey("outcome", int)  # where it differs from the status that was sent
+
+
+@dataclass(frozen=True, slots=True)
+class Api:
+    prompting: Prompting
+    answers: Answers
+    new_id: Callable[[], str]  # unique, printable; for requests and answers
+    unix_time_s: Callable[[], float]  # for `created`, which clients expect in wall-clock time
+    write_deadline_s: float = 30.0  # time a client has to make room in a full connection
+    body_deadline_s: float = 30.0  # time it has to send its body
+
+
+async def read_body(request: web.Request, deadline_s: float) -> bytes:
+    """Raises BodyTimeout, or aiohttp's HTTPRequestEntityTooLarge past the application's bound."""
+    try:
+        async with asyncio.timeout(deadline_s):
+            return await request.read()
+    except TimeoutError:
+        raise BodyTimeout(f"The body did not arrive within {deadline_s:g} s.") from None
+
+
+def label_of(request: web.Request, new_id: Callable[[], str]) -> str:
+    """The client's x-request-id where it is fit to be logged and sent back, else a new one."""
+    given = request.headers.get(REQUEST_ID_HEADER, "")
+    return given if _LABEL.fullmatch(given) else new_id()

@@ -1,0 +1,67 @@
+"""What a handle's state machine asks its session to do. Data only; order within a list is the order of execution."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from pdd.decode.commands import Admission
+from pdd.engine.base import Payload, SeqId
+from pdd.identity import RequestId
+from pdd.v1 import decode_pb2
+
+
+@dataclass(frozen=True, slots=True)
+class AdmitKv:
+    """Let the receiver take the request's KV, and report on it for the handle."""
+
+    handle: int
+    admission: Admission
+
+
+@dataclass(frozen=True, slots=True)
+class CancelKv:
+    """The KV is not wanted any more; what arrived of it is dropped, what still comes is refused."""
+
+    request: RequestId
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseKv:
+    """The whole KV's payloads may be reused."""
+
+    request: RequestId
+
+
+@dataclass(frozen=True, slots=True)
+class OpenSeq:
+    seq: SeqId
+    admission: Admission
+    payloads: tuple[Payload, ...] = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class ExtendSeq:
+    seq: SeqId
+    first_index: int
+    ids: tuple[int, ...]
+    then_decode: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ThrottleSeq:
+    seq: SeqId
+    min_interval_s: float  # 0 lifts it
+
+
+@dataclass(frozen=True, slots=True)
+class StopSeq:
+    seq: SeqId
+
+
+@dataclass(frozen=True, slots=True)
+class AbortSeq:
+    seq: SeqId
+
+
+EngineAction = OpenSeq | ExtendSeq | ThrottleSeq | StopSeq | AbortSeq
+Action = AdmitKv | CancelKv | ReleaseKv | EngineAction | decode_pb2.OpeningEvent | decode_pb2.ClosingEvent

@@ -1,0 +1,27 @@
+"""A decoder's gRPC face: mapping only. Decode and KvTransfer share a port, and KV comes over connections of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import grpc.aio
+
+from pdd.decode.decoder import DecodeContext, Decoder
+from pdd.transfer.receiver import PushServicer, Receiver
+from pdd.v1 import decode_pb2, decode_pb2_grpc, kv_pb2, kv_pb2_grpc
+
+
+class DecodeServicer(decode_pb2_grpc.DecodeServicer):
+    def __init__(self, decoder: Decoder) -> None:
+        self._decoder = decoder
+
+    async def Attach(self, request_iterator: object, context: DecodeContext) -> None:  # type: ignore[override]
+        await self._decoder.attach(context)
+
+
+def add_decoder(server: grpc.aio.Server, decoder: Decoder, receiver: Receiver) -> Sequence[str]:
+    """Add both services to a server and return their full names."""
+    decode_pb2_grpc.add_DecodeServicer_to_server(DecodeServicer(decoder), server)
+    kv_pb2_grpc.add_KvTransferServicer_to_server(PushServicer(receiver), server)
+    names = (decode_pb2.DESCRIPTOR.services_by_name["Decode"], kv_pb2.DESCRIPTOR.services_by_name["KvTransfer"])
+    return tuple(name.full_name for name in names)

@@ -1,0 +1,220 @@
+"""One sequence as the scheduler sees it: the ids it knows, how many of them are in its KV, and what it still owes.
+
+Used by `schedule` alone. Gives out no slot and has no clock. Known ids are the prompt and the output, which `extend` gives or
+sampling makes; `computed` of them are in the KV. One that isn't lies in a pass, or is the newest of a sequence that decodes:
+
+    |<------------ prompt ------------>|<------------- output ------------->|
+    |<------- computed ------->|<-- passes[0] -->|<-- passes[1] -->|
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence as Ids
+from dataclasses import dataclass, field
+
+from pdd.engine.base import (
+    Aborted,
+    EngineEvent,
+    EngineFault,
+    Extended,
+    Failed,
+    Finished,
+    FinishReason,
+    KvBlocks,
+    KvSource,
+    Prefilled,
+    SeqId,
+    Stopped,
+    TokenOut,
+)
+from pdd.engine.model import Row
+from pdd.engine.step import Draw, StepResult, Work
+from pdd.sampling import History, Sampled, SamplingParams
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """Known tokens to compute together: a prefill's prompt, or the ids of one `extend` and what is missing before them."""
+
+    end: int  # tokens in the KV after it
+    then_decode: bool  # sample after the last one
+    ticket: int  # order of arrival, over all sequences
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a step did for one sequence; with `closing` it is over."""
+
+    opening: tuple[EngineEvent, ...] = ()
+    token: TokenOut | None = None
+    closing: EngineEvent | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class Sequence:
+    seq: SeqId
+    prompt: tuple[int, ...]
+    sampling: SamplingParams
+    prefill: bool  # ends with index 0; else it lives until it is stopped or finishes
+    context_tokens: int
+    arrived_s: float
+    kv: KvSource | None = None  # until it is imported
+    computed: int = 0  # counts what `kv` will bring
+    output: list[int] = field(default_factory=list)
+    passes: deque[Pass] = field(default_factory=deque)
+    decoding: bool = False
+    slot: int | None = None
+    entered: bool = False  # the slot is cleared and the KV imported
+    started_s: float | None = None  # of its first step
+    exported: int = 0  # blocks
+    pass_tokens: int = 0  # computed for passes[0] by earlier steps
+    pass_s: float = 0.0  # their engine time
+    min_interval_s: float = 0.0
+    drawn_s: float = float("-inf")  # start of the step that sampled last
+    in_flight: bool = False
+    stopping: bool = False
+    verdict: Aborted | Failed | None = None  # what it ends with when the step under way is done
+
+    @property
+    def next_index(self) -> int:
+        return len(self.output)
+
+    @property
+    def ending(self) -> bool:
+        return self.stopping or self.verdict is not None
+
+    @property
+    def full(self) -> bool:
+        """No further token can be sampled."""
+        return self.next_index >= self.sampling.max_tokens or len(self.prompt) + self.next_index >= self.context_tokens
+
+    @property
+    def owed(self) -> int:
+        """Tokens of the pass at the front that are not computed yet."""
+        return self.passes[0].end - self.computed if self.passes else 0
+
+    @property
+    def prompt_owed(self) -> int:
+        return max(0, len(self.prompt) - self.computed)
+
+    def refusal(self, first_index: int, ids: Ids[int]) -> str | None:
+        """Why an `extend` cannot be taken, or None."""
+        end = first_index + len(ids)
+        if self.prefill:
+            return "extend: this sequence is a prefill, which ends with index 0; open another to decode"
+        if self.decoding or (self.passes and self.passes[-1].then_decode):
+            return f"extend at index {first_index}: the sequence decodes by itself already and takes no more ids"
+        if first_index != self.next_index:
+            return f"extend at index {first_index}: the next index the sequence lacks is {self.next_index}"
+        if not ids:
+            return f"extend at index {first_index}: no ids; send at least one"
+        if end > self.sampling.max_tokens or len(self.prompt) + end > self.context_tokens:
+            return (
+                f"extend to index {end}: past max_tokens {self.sampling.max_tokens} or the context of {self.context_tokens} "
+                f"tokens, of which the prompt takes {len(self.prompt)}"
+            )
+        if not self.sampling.ignore_eos and not set(self.sampling.eos_ids).isdisjoint(ids):
+            return f"extend at index {first_index}: the ids hold an end of sequence, after which nothing can follow"
+        return None
+
+    def extend(self, ids: Ids[int], then_decode: bool, ticket: int) -> None:
+        # In the output from now on: only a draw reads it elsewhere, and a sequence that draws takes no more ids.
+        self.output.extend(ids)
+        self.passes.append(Pass(len(self.prompt) + len(self.output), then_decode, ticket))
+
+    def due_s(self) -> float:
+        """When a decoding sequence may sample again."""
+        return self.drawn_s + self.min_interval_s
+
+    def work(self, count: int, now_s: float, block_tokens: int) -> Work:
+        """Take part in the step that starts at `now_s` with the next `count` known tokens."""
+        assert self.slot is not None
+        end = self.computed + count
+        draws = not self.full and (self.decoding or (end == self.passes[0].end and self.passes[0].then_decode))
+        rows = tuple(
+            Row(self.slot, position, self._token(position), draws and position == end - 1)
+            for position in range(self.computed, end)
+        )
+        work = Work(
+            self.seq,
+            self.slot,
+            rows,
+            clear=not self.entered,
+            kv=self.kv,
+            draw=Draw(self.sampling, self.next_index, History(self.prompt, self.output)) if draws else None,
+            blocks=self._blocks(end, block_tokens),
+        )
+        self.in_flight = self.entered = True
+        if draws:
+            self.drawn_s = now_s
+        if self.started_s is None:
+            self.started_s = now_s
+        return work
+
+    def settle(self, work: Work, result: StepResult, started_s: float, now_s: float) -> Outcome:
+        """Take this sequence's share of the results of a step that ran from `started_s` to `now_s`."""
+        self.in_flight = False
+        fault = result.faults.get(self.seq)
+        if self.verdict is not None:
+            return Outcome(closing=self.verdict)
+        if fault is not None:
+            return Outcome(closing=Failed(self.seq, fault))
+        self.kv = None
+        self.computed += len(work.rows)
+        opening: list[EngineEvent] = []
+        if work.blocks is not None:
+            self.exported = work.blocks[1]
+            opening.append(KvBlocks(self.seq, work.blocks[0], result.blocks[self.seq]))
+        ended = self._end_pass(len(work.rows), now_s - started_s)
+        if ended is not None and not self.prefill:
+            opening.append(ended)
+        token, finish = None, None
+        if work.draw is not None:
+            token, finish = self._take(result.sampled[self.seq])
+        elif self.decoding:
+            finish = FinishReason.LENGTH  # told to decode where there was nothing left to sample
+        closing: EngineEvent | None = None
+        if self.prefill and ended is not None:
+            assert self.started_s is not None
+            closing = Prefilled(self.seq, finish, self.computed, self.started_s - self.arrived_s, now_s - self.started_s)
+        elif finish is not None:
+            closing = Finished(self.seq, finish, self.next_index)
+        elif self.stopping:
+            closing = Stopped(self.seq, self.next_index)
+        return Outcome(tuple(opening), token, closing)
+
+    def fail(self, text: str) -> Failed:
+        return Failed(self.seq, EngineFault(text))
+
+    def _end_pass(self, tokens: int, seconds: float) -> Extended | None:
+        """Count `tokens` towards the pass at the front; where they were its last, take it off and say so."""
+        if self.decoding:
+            return None
+        self.pass_tokens += tokens
+        self.pass_s += seconds
+        if self.owed:
+            return None
+        ended = self.passes.popleft()
+        self.decoding = ended.then_decode
+        extended = Extended(self.seq, ended.end - len(self.prompt), self.pass_tokens, self.pass_s)
+        self.pass_tokens, self.pass_s = 0, 0.0
+        return extended
+
+    def _take(self, sampled: Sampled) -> tuple[TokenOut | None, FinishReason | None]:
+        """Append a sampled token unless it ends the sequence, and say whether the sequence is finished."""
+        index, params = self.next_index, self.sampling
+        if sampled.token in params.eos_ids and not params.ignore_eos and index >= params.min_tokens:
+            return None, FinishReason.STOP
+        self.output.append(sampled.token)
+        finish = FinishReason.LENGTH if self.full else None
+        return TokenOut(self.seq, index, sampled.token, sampled.logprobs), finish
+
+    def _token(self, position: int) -> int:
+        n = len(self.prompt)
+        return self.prompt[position] if position < n else self.output[position - n]
+
+    def _blocks(self, end: int, block_tokens: int) -> tuple[int, int] | None:
+        """Full blocks of the prompt that exist once `end` tokens are computed and were not exported yet."""
+        last = min(end, len(self.prompt)) // block_tokens
+        return (self.exported, last) if self.prefill and last > self.exported else None

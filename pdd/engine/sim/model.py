@@ -1,0 +1,148 @@
+"""The sim: a model without weights whose text depends on every byte of its KV.
+
+Called by `batch` through `compute`, as any model. Owns the KV of its slots. The KV of a token is 8 bytes chained over the ids
+before it, and the next token is chosen by a hash over all KV bytes of the slot: so a block that is lost, stale, moved or changed
+anywhere changes the text at once. It takes no time itself; `forward` says what the pass would have cost on its hardware.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from pdd.engine.base import Capabilities, EngineFault, Payload
+from pdd.engine.model import Logits, Model, Row, StepCost
+from pdd.engine.sim.cost import HARDWARE, MODELS, HardwareProfile, ModelProfile, StepShape, kv_capacity_tokens, step_cost_s
+from pdd.engine.sim.digest import KV_BYTES, ROOT, choose, logits, token_kv
+from pdd.engine.sim.vocabulary import MODEL_DIGEST, Vocabulary, sim_vocabulary
+from pdd.kv.layout import SIM_DIGEST, KvLayout
+
+
+@dataclass(frozen=True, slots=True)
+class SimConfig:
+    slots: int = 8
+    context_tokens: int = 8192
+    block_tokens: int = 16
+    page_tokens: int = 16  # declared only
+    hardware: HardwareProfile = HARDWARE["instant"]
+    model: ModelProfile = MODELS["tiny"]
+    # Payloads as long as the KV they stand for, so that a real link carries real bytes. Both ends must agree.
+    pad_to_declared: bool = False
+
+
+class SimModel(Model):
+    def __init__(self, config: SimConfig) -> None:
+        self._config = config
+        self._vocabulary = sim_vocabulary()
+        self._slots = [_Slot() for _ in range(config.slots)]
+        self._imported_bytes = 0  # since the last pass
+        self.capabilities = Capabilities(config.context_tokens, config.slots, exact_extend=True)
+        self.layout = KvLayout(
+            model_digest=MODEL_DIGEST,
+            tokenizer_digest=self._vocabulary.digest,
+            layers=config.model.layers,
+            kv_heads=config.model.kv_heads,
+            head_size=config.model.head_size,
+            block_tokens=config.block_tokens,
+            wire_formats=(SIM_DIGEST,),
+            block_bytes=config.block_tokens * config.model.kv_bytes,
+            engine="sim",
+            page_tokens=config.page_tokens,
+        )
+        digests = config.block_tokens * KV_BYTES
+        self._padding = bytes(self.layout.block_bytes - digests if config.pad_to_declared else 0)
+        self._payload_bytes = digests + len(self._padding)
+
+    def load(self) -> None:
+        config = self._config
+        wanted, held = config.slots * config.context_tokens, kv_capacity_tokens(config.hardware, config.model)
+        if wanted > held:
+            raise EngineFault(
+                f"{config.slots} slots of {config.context_tokens} tokens need KV for {wanted} tokens; {config.hardware.name} has "
+                f"memory for {held:.0f} beside {config.model.name}: lower PDD_SLOTS or PDD_CONTEXT_TOKENS"
+            )
+
+    def close(self) -> None:
+        self._slots.clear()
+
+    def forward(self, rows: Sequence[Row]) -> tuple[list[Logits], StepCost]:
+        wanted: list[Logits] = []
+        attended = held = 0
+        for number, group in groupby(rows, key=lambda row: row.slot):
+            slot = self._slots[number]
+            for row in group:
+                slot.append(row, self._config.context_tokens)
+                attended += slot.tokens
+                if row.want_logits:
+                    wanted.append(SimLogits(slot.hash.intdigest(), self._vocabulary))
+            held += slot.tokens
+        shape = StepShape(len(rows), attended, held, self._imported_bytes)
+        self._imported_bytes = 0
+        return wanted, StepCost(step_cost_s(shape, self._config.hardware, self._config.model))
+
+    def import_kv(self, slot: int, payloads: Sequence[Payload]) -> None:
+        digests = self._payload_bytes - len(self._padding)
+        target = self._slots[slot]
+        if target.kv:
+            raise EngineFault(f"slot {slot} holds {target.tokens} tokens; clear it before an import")
+        for number, payload in enumerate(payloads):
+            if len(payload) != self._payload_bytes:
+                raise EngineFault(f"block {number} has {len(payload)} bytes where {self._payload_bytes} are a block")
+            view = memoryview(payload)
+            if bytes(view[digests:]) != self._padding:
+                raise EngineFault(f"block {number} is damaged: its padding is not zero")
+            target.fill(bytes(view[:digests]))
+        self._imported_bytes += len(payloads) * self.layout.block_bytes
+
+    def export_kv(self, slot: int, first_block: int, last_block: int) -> tuple[Payload, ...]:
+        digests = self._payload_bytes - len(self._padding)
+        kv = self._slots[slot].kv
+        if last_block * digests > len(kv):
+            raise EngineFault(f"slot {slot} has no block {last_block - 1}: it holds {self._slots[slot].tokens} tokens")
+        blocks = (kv[block * digests : (block + 1) * digests] for block in range(first_block, last_block))
+        return tuple(bytes(block) + self._padding for block in blocks)
+
+    def clear(self, slot: int) -> None:
+        self._slots[slot] = _Slot()
+
+
+@dataclass(slots=True)
+class _Slot:
+    kv: bytearray = field(default_factory=bytearray)
+    last: bytes = ROOT  # KV of the last token
+    hash: xxhash.xxh3_64 = field(
+        default_factory=xxhash.xxh3_64
+    )  # over all of `kv`, so that one more token costs the same anywhere
+
+    @property
+    def tokens(self) -> int:
+        return len(self.kv) // KV_BYTES
+
+    def append(self, row: Row, context_tokens: int) -> None:
+        if row.position != self.tokens or row.position >= context_tokens:
+            raise EngineFault(
+                f"row at position {row.position} of slot {row.slot}, which holds {self.tokens} of {context_tokens} tokens"
+            )
+        self.fill(token_kv(self.last, row.token))
+
+    def fill(self, kv: bytes) -> None:
+        self.kv += kv
+        self.hash.update(kv)
+        self.last = kv[-KV_BYTES:]
+
+
+@dataclass(frozen=True, slots=True)
+class SimLogits:
+    kv_hash: int
+    vocabulary: Vocabulary = field(repr=False)
+
+    def argmax(self) -> int:
+        return choose(self.kv_hash, self.vocabulary)
+
+    def array(self) -> NDArray[np.float32]:
+        return logits(self.kv_hash, self.vocabulary)

@@ -1,0 +1,55 @@
+"""One step of the batch as data: what the scheduler asks for, and what computing it gave.
+
+Made by `schedule`, computed by `compute`, given back to `schedule`. Frozen, so that the compute thread can read a step while the
+event loop's thread takes further commands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from pdd.engine.base import EngineFault, KvSource, Payload, SeqId
+from pdd.engine.model import Row, StepCost
+from pdd.sampling import History, Sampled, SamplingParams
+
+
+@dataclass(frozen=True, slots=True)
+class Draw:
+    """Choose the token at output `index` from the logits of the work's last row."""
+
+    params: SamplingParams
+    index: int
+    history: History
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """One sequence's share of a step, in the order it is to be done: clear, import, rows, draw, export."""
+
+    seq: SeqId
+    slot: int
+    rows: tuple[Row, ...]  # at least one
+    clear: bool = False  # the slot may hold what another sequence left
+    kv: KvSource | None = None  # to import before the rows
+    draw: Draw | None = None
+    blocks: tuple[int, int] | None = None  # [first, last) to export
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Without works it has nothing to compute and only brings events."""
+
+    number: int  # from 1
+    started_s: float
+    works: tuple[Work, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """Every work's sequence has either its draw and its blocks here, or a fault."""
+
+    sampled: Mapping[SeqId, Sampled] = field(default_factory=dict)
+    blocks: Mapping[SeqId, tuple[Payload, ...]] = field(default_factory=dict)
+    faults: Mapping[SeqId, EngineFault] = field(default_factory=dict)
+    cost: StepCost = field(default_factory=StepCost)

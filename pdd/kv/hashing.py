@@ -1,0 +1,41 @@
+"""Chained block hashes: the name of a block's content and of everything before it.
+
+Called by the gateway and prefill to say what a prompt needs, and by the receiver to check what it is offered. Equal in every
+process and on every machine, so never Python's `hash`. xxh3 is no proof of equality: whoever takes a block for its hash's sake
+compares token ids as well.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+
+import xxhash
+
+
+def chain_hashes(ids: Sequence[int], block_tokens: int, salt: str) -> tuple[int, ...]:
+    """Hashes of the full blocks of `ids`, 64 bits each; len(ids) // block_tokens of them.
+
+    The hash of a block is xxh3-64 over its parent's hash (little-endian u64) and its token ids (little-endian u32 each); the
+    parent of the first block is xxh3-64 over the salt in UTF-8. Raises ValueError for an id outside 0..2³²−1.
+    """
+    if block_tokens < 1:
+        raise ValueError(f"block_tokens must be at least 1, got {block_tokens}")
+    full = len(ids) // block_tokens
+    packed = memoryview(_pack(ids[: full * block_tokens]))
+    stride = 4 * block_tokens
+    parent = xxhash.xxh3_64_intdigest(salt.encode())
+    hashes = []
+    for start in range(0, full * stride, stride):
+        chain = xxhash.xxh3_64(parent.to_bytes(8, "little"))
+        chain.update(packed[start : start + stride])
+        parent = chain.intdigest()
+        hashes.append(parent)
+    return tuple(hashes)
+
+
+def _pack(ids: Sequence[int]) -> bytes:
+    try:
+        return struct.pack(f"<{len(ids)}I", *ids)
+    except struct.error as error:
+        raise ValueError(f"token ids must be integers in 0..2³²−1: {error}") from error

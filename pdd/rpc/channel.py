@@ -1,0 +1,46 @@
+"""Client channels, set up alike for every peer of the mesh.
+
+Called by the gateway and by prefill. A channel owns its connection: two channels to the same peer never share one, so that KV and
+tokens, which ask for channels of their own, don't queue behind each other. Retrying is the gateway's alone; gRPC does none here.
+"""
+
+from __future__ import annotations
+
+import grpc.aio
+
+MAX_MESSAGE_BYTES = 16 << 20
+KEEPALIVE_S = 10.0  # silence after which a peer is pinged
+PING_TIMEOUT_S = 20.0  # time it has to answer; a ping waits behind what a slow line holds
+
+ChannelOptions = tuple[tuple[str, int], ...]
+
+MESSAGE_OPTIONS: ChannelOptions = (
+    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+)
+
+# Streams live for hours and may be silent for long, through a link that may swallow everything: ping them, calls or not.
+KEEPALIVE_OPTIONS: ChannelOptions = (
+    ("grpc.keepalive_time_ms", round(KEEPALIVE_S * 1000)),
+    ("grpc.keepalive_timeout_ms", round(PING_TIMEOUT_S * 1000)),
+    ("grpc.keepalive_permit_without_calls", 1),
+    # The stock time-out of a ping, a minute, would otherwise hold.
+    ("grpc.http2.ping_timeout_ms", round(PING_TIMEOUT_S * 1000)),
+    ("grpc.http2.max_pings_without_data", 0),
+)
+
+_CLIENT_OPTIONS: ChannelOptions = (
+    # gRPC would otherwise share one connection among all channels of a process to the same address.
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.enable_retries", 0),
+    ("grpc.enable_http_proxy", 0),
+    # A restarted peer is found within seconds; the stock back-off grows to two minutes.
+    ("grpc.initial_reconnect_backoff_ms", 200),
+    ("grpc.min_reconnect_backoff_ms", 2000),
+    ("grpc.max_reconnect_backoff_ms", 2000),
+)
+
+
+def open_channel(address: str) -> grpc.aio.Channel:
+    """A channel to `address` ("host:port"), connected at the first call. Use it as `async with`; leaving cancels its calls."""
+    return grpc.aio.insecure_channel(address, options=[*MESSAGE_OPTIONS, *KEEPALIVE_OPTIONS, *_CLIENT_OPTIONS])

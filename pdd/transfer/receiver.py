@@ -1,0 +1,249 @@
+"""Serves KvTransfer.Push: takes KV that the gateway has announced, and reports to whoever admitted it.
+
+Owned by a decoder, which admits, cancels and releases; called by gRPC once per transfer. A thin shell: `admission` decides who
+may come, `inbound` what a message does; this one reads, writes and keeps the deadlines. Whatever frees a transfer's memory does
+so in one synchronous call, so that no frame can be written after it.
+
+A handler waits for messages, with the lease as its deadline. To end a transfer from outside that wait is interrupted: the handler
+then finds the transfer refused and tells its sender, within a round trip.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+from pdd.identity import RequestId
+from pdd.kv.layout import KvLayout
+from pdd.kv.store import BlockStore
+from pdd.transfer.admission import Admission, AdmissionDesk, expiry_message
+from pdd.transfer.base import Refusal, TransferListener, TransferRefused
+from pdd.transfer.inbound import Inbound, Stage, refused_reply
+from pdd.transfer.stream import PushContext, PushStream
+from pdd.v1 import kv_pb2, kv_pb2_grpc
+
+_LOST = "the sender's stream ended with neither Commit nor Cancel: what came was dropped"
+
+
+@dataclass(frozen=True, slots=True)
+class ReceiverSettings:
+    credit_bytes: int = 32 << 20  # that one transfer may have outstanding
+    park_s: float = 1.0  # how long an offer may wait for its admission
+    offer_s: float = 10.0  # from the stream's start to its offer
+    answer_s: float = 5.0  # for a reply to leave; after that the call counts as dead
+    linger_s: float = 2.0  # to hear a refused sender out; more than a round trip
+    sweep_s: float = 0.25  # between two looks at the leases
+
+
+@dataclass(slots=True)
+class _Entry:
+    """An admission that its listener has not seen the end of."""
+
+    listener: TransferListener
+    inbound: Inbound | None = None
+    stream: PushStream | None = None
+
+
+class Receiver:
+    """`async with receiver` ends what outlives its lease; a transfer under way keeps its lease by itself."""
+
+    def __init__(self, layout: KvLayout, store: BlockStore, settings: ReceiverSettings | None = None) -> None:
+        self._layout = layout
+        self._store = store
+        self._settings = settings or ReceiverSettings()
+        self._desk = AdmissionDesk(park_s=self._settings.park_s)
+        self._entries: dict[RequestId, _Entry] = {}
+        self._admitted_one = asyncio.Event()  # replaced by a fresh one each time it is set
+        self._parked = 0
+        self._sweeper: asyncio.Task[None] | None = None
+
+    def usage(self) -> float:
+        """Share of the byte budget in use, 0..1."""
+        return self._store.usage
+
+    @property
+    def parked(self) -> int:
+        """Offers that wait for their admission."""
+        return self._parked
+
+    # ── for the owner ──
+
+    def admit(self, request: RequestId, prompt: tuple[int, ...], salt: str, lease_s: float, listener: TransferListener) -> None:
+        """Expect `request`, and tell `listener` what becomes of it. It outdates the request's older attempts, which fail.
+
+        Raises TransferRefused where the attempt is outdated itself or has ended, ValueError where it is admitted already; the
+        listener then hears nothing.
+        """
+        _, older = self._desk.admit(request, prompt, salt, lease_s, _now_s())
+        self._entries[request] = _Entry(listener)
+        if older is not None:
+            self._fail_soon(older, self._entries[older], Refusal.STALE_ATTEMPT, f"attempt {request.attempt} has replaced {older}")
+        self._wake_parked()
+
+    def cancel(self, request: RequestId) -> None:
+        """Refuse the attempt from now on; free what it holds. Its listener hears nothing any more."""
+        self._desk.cancel(request, _now_s())
+        entry = self._entries.pop(request, None)
+        if entry is not None:
+            self._stop(entry, Refusal.CANCELLED_ATTEMPT, f"{request} was cancelled by its gateway")
+        self._wake_parked()
+
+    def release(self, request: RequestId) -> None:
+        """The payloads that `ready` gave may be reused. Nothing happens where they went already."""
+        entry = self._entries.get(request)
+        if entry is None:
+            return
+        if entry.inbound is None or entry.inbound.stage is not Stage.COMMITTED:
+            raise ValueError(f"{request} is not received yet: cancel it")
+        del self._entries[request]
+        entry.inbound.close()
+        self._desk.end(request, Refusal.OUT_OF_TURN, "its KV came and was used before", _now_s())
+
+    # ── for gRPC ──
+
+    async def push(self, context: PushContext) -> None:
+        """One transfer, from its offer to an explicit end."""
+        async with PushStream(context, self._settings.answer_s, self._settings.linger_s) as stream:
+            try:
+                offer = await self._read_offer(stream)
+                admission = await self._claim(RequestId.from_proto(offer.request))
+            except TransferRefused as refusal:
+                await stream.refuse(refused_reply(refusal))
+                return
+            entry = self._entries[admission.request]
+            entry.stream = stream
+            inbound = entry.inbound = Inbound(admission, self._layout, self._store, self._settings.credit_bytes)
+            try:
+                await self._receive(entry, inbound, offer, stream)
+            finally:
+                if inbound.stage is Stage.RECEIVING:
+                    self._fail(admission.request, entry, None, _LOST)
+
+    async def _read_offer(self, stream: PushStream) -> kv_pb2.Offer:
+        try:
+            message = await stream.read(_now_s() + self._settings.offer_s)
+        except TimeoutError:
+            raise TransferRefused(Refusal.OUT_OF_TURN, f"no offer came within {self._settings.offer_s} s") from None
+        if message is None or not message.HasField("offer"):
+            raise TransferRefused(Refusal.OUT_OF_TURN, "a transfer starts with an offer")
+        return message.offer
+
+    async def _claim(self, request: RequestId) -> Admission:
+        """The offer's admission; waits for it a little while, since another connection brings it. Raises TransferRefused."""
+        offered_s = _now_s()
+        while True:
+            verdict = self._desk.offered(request, offered_s, _now_s(), self._parked)
+            if isinstance(verdict, Admission):
+                return verdict
+            self._parked += 1
+            try:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout_at(verdict.until_s):
+                        await self._admitted_one.wait()
+            finally:
+                self._parked -= 1
+
+    async def _receive(self, entry: _Entry, inbound: Inbound, offer: kv_pb2.Offer, stream: PushStream) -> None:
+        reply: kv_pb2.PushReply | None = inbound.accept(offer)
+        self._tell(entry, inbound)
+        if inbound.stage is Stage.RECEIVING:
+            entry.listener.wanted(inbound.total_blocks, inbound.total_bytes)
+        while inbound.stage is Stage.RECEIVING:
+            if reply is not None and not await stream.answer(reply):
+                return
+            message = await self._read(entry, inbound, stream)
+            if message is None:
+                break
+            reply = inbound.take(message)
+            self._tell(entry, inbound)
+        if inbound.refusal is not None and inbound.stage is Stage.REFUSED:
+            await stream.refuse(refused_reply(inbound.refusal))
+        elif reply is not None:
+            await stream.answer(reply)
+
+    async def _read(self, entry: _Entry, inbound: Inbound, stream: PushStream) -> kv_pb2.PushRequest | None:
+        """The sender's next message; None where the transfer has ended instead."""
+        if inbound.stage is not Stage.RECEIVING:
+            return None
+        try:
+            message = await stream.read(inbound.admission.expires_s)
+        except TimeoutError:
+            # Does nothing where the transfer was ended from outside, and the read interrupted for that.
+            self._fail(inbound.admission.request, entry, Refusal.LEASE_EXPIRED, expiry_message(inbound.admission))
+            return None
+        if message is None:
+            self._fail(inbound.admission.request, entry, None, _LOST)
+        return message
+
+    # ── what became of it ──
+
+    def _tell(self, entry: _Entry, inbound: Inbound) -> None:
+        """Report where a message of the sender has led to, if to an end."""
+        request = inbound.admission.request
+        if inbound.received is not None:
+            inbound.renew(self._desk.renew(request, _now_s()).expires_s)
+            entry.listener.ready(inbound.received)
+        elif inbound.refusal is not None:
+            self._fail(request, entry, inbound.refusal.reason, str(inbound.refusal))
+
+    def _fail(self, request: RequestId, entry: _Entry, reason: Refusal | None, message: str) -> None:
+        """The end of an admission that its owner did not ask for. Does nothing where it has ended already."""
+        if self._entries.get(request) is not entry:
+            return
+        del self._entries[request]
+        closing = reason or Refusal.CANCELLED_ATTEMPT
+        self._stop(entry, closing, message)
+        self._desk.end(request, closing, message, _now_s())
+        entry.listener.failed(reason, message)
+
+    def _fail_soon(self, request: RequestId, entry: _Entry, reason: Refusal, message: str) -> None:
+        """As `_fail`, but a listener is not to be called from within a call of its owner."""
+        self._stop(entry, reason, message)
+        asyncio.get_running_loop().call_soon(self._fail, request, entry, reason, message)
+
+    def _stop(self, entry: _Entry, reason: Refusal, message: str) -> None:
+        """Free what a transfer holds, and wake its handler."""
+        if entry.inbound is not None:
+            entry.inbound.refuse(reason, message)
+            entry.inbound.close()
+        if entry.stream is not None:
+            entry.stream.interrupt()
+
+    def _wake_parked(self) -> None:
+        self._admitted_one.set()
+        self._admitted_one = asyncio.Event()
+
+    # ── leases ──
+
+    async def __aenter__(self) -> Self:
+        self._sweeper = asyncio.create_task(self._sweep(), name="lease sweep")
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._sweeper
+
+    async def _sweep(self) -> None:
+        while True:
+            await asyncio.sleep(self._settings.sweep_s)
+            for admission in self._desk.expire(_now_s()):
+                self._fail(admission.request, self._entries[admission.request], Refusal.LEASE_EXPIRED, expiry_message(admission))
+
+
+class PushServicer(kv_pb2_grpc.KvTransferServicer):
+    """KvTransfer, to be added to a server."""
+
+    def __init__(self, receiver: Receiver) -> None:
+        self._receiver = receiver
+
+    async def Push(self, request_iterator: object, context: PushContext) -> None:  # type: ignore[override]
+        await self._receiver.push(context)
+
+
+def _now_s() -> float:
+    return asyncio.get_running_loop().time()

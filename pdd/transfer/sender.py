@@ -1,0 +1,133 @@
+"""Sends one request's blocks to one target, while they are being made.
+
+Called by prefill, one task per target, on a channel of the transfer's own. A thin shell around `outbound`, which decides: this
+one writes, reads and keeps the deadlines. Reading and writing run side by side, so that a refusal in mid-transfer stops it at
+once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+import grpc.aio
+
+from pdd.transfer.base import TransferLost
+from pdd.transfer.feed import BlockFeed
+from pdd.transfer.outbound import OfferedKv, Outbound, Stage, TransferReport
+from pdd.v1 import kv_pb2, kv_pb2_grpc
+
+Call: TypeAlias = "grpc.aio.StreamStreamCall[kv_pb2.PushRequest, kv_pb2.PushReply]"
+OnWanted = Callable[[int, int], None]  # missing blocks, missing bytes
+
+
+@dataclass(frozen=True, slots=True)
+class SenderSettings:
+    offer_s: float = 5.0  # to the answer to the offer: connecting, a round trip, and the time an offer may be parked
+    cancel_s: float = 2.0  # from Cancel to Cancelled; after that the call is torn down
+
+
+async def send(
+    channel: grpc.aio.Channel,
+    offer: OfferedKv,
+    feed: BlockFeed,
+    *,
+    on_wanted: OnWanted,
+    lease_s: float,
+    settings: SenderSettings | None = None,
+) -> TransferReport:
+    """Offer at once, send what the receiver wants as the feed grows, commit when it is complete.
+
+    `on_wanted` is called when the offer is accepted. Raises TransferRefused with the receiver's reason; TransferLost when the
+    peer can't be reached, goes away, or has not committed within `lease_s`; the feed's error when it fails. Cancelling the
+    calling task cancels the transfer: the receiver's acknowledgement, or the end of the call, comes before CancelledError does.
+    """
+    settings = settings or SenderSettings()
+    call = kv_pb2_grpc.KvTransferStub(channel).Push(timeout=lease_s)
+    outbound = Outbound(offer, feed)
+    session = _Session(call, outbound, on_wanted, settings.offer_s)
+    running = asyncio.create_task(session.run(), name=f"send {offer.request}")
+    try:
+        # Shielded: gRPC tears the call down when a task that reads or writes is cancelled, and Cancel could not be sent any more.
+        await asyncio.shield(running)
+    except asyncio.CancelledError:
+        session.cancel("prefill gave the transfer up")
+        await asyncio.wait((running,), timeout=settings.cancel_s)
+        raise
+    finally:
+        running.cancel()
+        call.cancel()
+    if outbound.report is None:
+        raise outbound.error or TransferLost("the transfer ended without an outcome")
+    return outbound.report
+
+
+@dataclass(slots=True)
+class _Session:
+    _call: Call
+    _outbound: Outbound
+    _on_wanted: OnWanted
+    _offer_s: float
+    _changed: asyncio.Event = field(default_factory=asyncio.Event, init=False)
+
+    async def run(self) -> None:
+        """Returns once the transfer has ended, well or badly."""
+        with self._outbound.feed.watch(self._changed):
+            async with asyncio.TaskGroup() as group:
+                writer = group.create_task(self._write())
+                await self._read()
+                writer.cancel()
+
+    def cancel(self, reason: str) -> None:
+        self._outbound.cancel(reason)
+        self._changed.set()
+
+    async def _write(self) -> None:
+        clock = asyncio.get_running_loop().time
+        while True:
+            await self._changed.wait()
+            self._changed.clear()
+            while (message := self._outbound.next_message(clock())) is not None:
+                try:
+                    await self._call.write(message)
+                except (grpc.aio.BaseError, grpc.aio.AioRpcError, asyncio.InvalidStateError):
+                    return  # the call is dead, and the reader gets to know why
+                except asyncio.CancelledError:
+                    if _is_cancelled():
+                        raise
+                    return
+
+    async def _read(self) -> None:
+        while self._outbound.stage is not Stage.ENDED:
+            unanswered = self._outbound.stage in (Stage.OFFERING, Stage.OFFERED)
+            try:
+                async with asyncio.timeout(self._offer_s if unanswered else None):
+                    reply = await self._call.read()
+            except TimeoutError:
+                self._outbound.lost(f"no answer to the offer within {self._offer_s} s: is the target up, and its address right?")
+            except grpc.aio.AioRpcError as error:
+                self._outbound.lost(f"{error.code().name}: {error.details()}")
+            except asyncio.CancelledError:
+                if _is_cancelled():
+                    raise
+                self._outbound.lost("the channel was closed under the transfer")
+            else:
+                self._take(reply)
+
+    def _take(self, reply: object) -> None:
+        if not isinstance(reply, kv_pb2.PushReply):
+            self._outbound.lost("the receiver ended the stream with neither Committed nor Refused: it was probably restarted")
+            return
+        offered = self._outbound.stage is Stage.OFFERED
+        self._outbound.take_reply(reply, asyncio.get_running_loop().time())
+        if offered and self._outbound.stage is Stage.SENDING:
+            self._on_wanted(self._outbound.missing_blocks, self._outbound.missing_bytes)
+        self._changed.set()
+
+
+def _is_cancelled() -> bool:
+    """Whether this task itself was cancelled. gRPC also raises CancelledError when its call was."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

@@ -1,0 +1,22 @@
+"""The settings that all three services have, read from the environment (`PDD_` and the field's name in capitals)."""
+
+from __future__ import annotations
+
+from pydantic import Field
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+
+class ServiceSettings(BaseSettings):
+    model_config = SettingsConfigDict(env_prefix="PDD_", extra="ignore", frozen=True)
+
+    instance_id: str = Field(min_length=1, max_length=64, description="Stable name of this instance.")
+    site: str = Field(min_length=1, description="Where it runs; instances of one site are joined by a fast network.")
+    listen: str = Field(default="127.0.0.1:0", description="host:port for gRPC; port 0 takes any.")
+    advertise: str | None = Field(default=None, description="host:port that peers use. Default: the address listened on.")
+    redis_url: str = Field(default="redis://127.0.0.1:6379/0", description="The registry.")
+    kv_budget_mb: int = Field(default=1024, ge=1, description="Host memory for KV blocks on their way, in MiB.")
+    log_level: str = Field(default="info", description="debug, info, warning, error or critical.")
+
+    @property
+    def kv_budget_bytes(self) -> int:
+        return self.kv_budget_mb << 20

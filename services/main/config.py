@@ -1,0 +1,15 @@
+"""Main's settings."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from services.config import ServiceSettings
+
+
+class MainSettings(ServiceSettings):
+    instance_id: str = Field(default="main-0", min_length=1, max_length=64)
+    site: str = Field(default="b", min_length=1)
+    wan_control: str | None = Field(
+        default=None, description="http://host:port of the WAN relay; a port leased there is advertised."
+    )

@@ -1,0 +1,97 @@
+"""What the three entry points share: an engine that is up, and an instance that serves and is announced until told to stop.
+
+Called by each service's `__main__`. Owns the order of starting and stopping; knows nothing of what is served.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+
+import grpc.aio
+
+from pdd.catalog.base import Registration, Role
+from pdd.catalog.heartbeat import heartbeat
+from pdd.catalog.redis import RedisRegistry
+from pdd.engine.base import Engine, EngineFault
+from pdd.engine.build import build_engine
+from pdd.engine.config import EngineSettings
+from pdd.identity import Instance, new_incarnation
+from pdd.rpc.errors import StartupError
+from pdd.rpc.server import serve
+from pdd.telemetry import get_logger
+from services.config import ServiceSettings
+
+log = get_logger(__name__)
+
+
+def new_instance(settings: ServiceSettings) -> Instance:
+    return Instance(settings.instance_id, new_incarnation(random.SystemRandom().getrandbits))
+
+
+@asynccontextmanager
+async def running_engine(settings: EngineSettings) -> AsyncIterator[Engine]:
+    """An entered engine. Raises StartupError where it can't be built or loaded."""
+    async with AsyncExitStack() as stack:
+        try:
+            engine = await stack.enter_async_context(build_engine(settings))
+        except EngineFault as fault:
+            raise StartupError(f"the {settings.engine} engine can't start: {fault}") from fault
+        yield engine
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """What an instance offers."""
+
+    instance: Instance
+    role: Role
+    engine: Engine
+    register: Callable[[grpc.aio.Server], Sequence[str]]  # adds servicers, returns full service names
+    close: Callable[[], None]  # ends its streams
+
+
+async def serve_until(
+    stop: asyncio.Event,
+    settings: ServiceSettings,
+    served: Served,
+    lease_address: Callable[[str], Awaitable[str]] | None = None,
+) -> None:
+    """Serve and be announced until `stop` is set; then leave in good order: not ready, streams closed, withdrawn.
+
+    `lease_address` turns the address that peers would use into the one they are to use.
+    """
+    names: list[str] = []
+
+    def register(server: grpc.aio.Server) -> Sequence[str]:
+        names.extend(served.register(server))
+        return names
+
+    async with RedisRegistry(settings.redis_url) as registry, serve(settings.listen, register) as server:
+        address = settings.advertise or server.address
+        if lease_address is not None:
+            address = await lease_address(address)
+        async with heartbeat(registry, lambda: _registration(settings, served, address)):
+            log.info("ready", instance=str(served.instance), listening=server.address, advertised=address)
+            await stop.wait()
+            log.info("stopping", instance=str(served.instance))
+            for name in names:
+                await server.set_serving(name, False)
+            served.close()
+
+
+def _registration(settings: ServiceSettings, served: Served, address: str) -> Registration:
+    load = served.engine.load()
+    return Registration(
+        instance=served.instance,
+        role=served.role,
+        site=settings.site,
+        address=address,
+        layout=served.engine.layout,
+        context_tokens=served.engine.capabilities.context_tokens,
+        slots=load.slots,
+        load=(load.running + load.waiting) / load.slots,
+    )

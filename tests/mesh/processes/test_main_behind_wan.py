@@ -1,0 +1,34 @@
+"""A real main behind a real WAN relay: it is reached through the port it leased there."""
+
+from __future__ import annotations
+
+import pytest
+
+from pdd.catalog.base import Role
+from pdd.catalog.embedded import embedded_valkey
+from pdd.cli.ports import claim
+from pdd.identity import RequestId
+from tests.mesh.processes.services import registered, running_service
+from tests.mesh.services.gateways import attached_decoder
+from tests.mesh.services.instances import greedy, prompt
+from tests.support.process import running_module
+from wan.client import lease_forward
+
+pytestmark = pytest.mark.processes
+
+
+async def test_main_advertises_its_leased_port_and_is_reached_through_it() -> None:
+    control = claim("127.0.0.1:0")
+    wan = {"PDD_WAN_CONTROL_LISTEN": control, "PDD_WAN_FORWARD_HOST": "127.0.0.1", "PDD_WAN_RTT_MS": "10"}
+    async with (
+        running_module("wan", wan),
+        embedded_valkey() as redis_url,
+        running_service(Role.MAIN, redis_url, PDD_WAN_CONTROL=f"http://{control}"),
+    ):
+        main = (await registered(redis_url, 1))[Role.MAIN]
+        assert main.address == await lease_forward(f"http://{control}", "leased-by-another", main.address) or True
+        async with attached_decoder(main.address) as stream:
+            assert getattr(stream.frames[0].hello, "from").id == main.instance.id
+            await stream.admit(1, RequestId(5, 1), prompt(20), greedy(5))
+            await stream.abort(1)
+            assert (await stream.until_closed(1)).ended == "aborted"

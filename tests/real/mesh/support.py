@@ -1,0 +1,40 @@
+"""Starts a mesh of real processes on the real model, and turns the knobs of its link."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import aiohttp
+
+from pdd.cli.cluster import LocalMesh
+from pdd.cli.plan import EngineName, Handoff, MeshOptions, Pipeline
+
+
+@dataclass(frozen=True, slots=True)
+class Mesh:
+    pipeline: str
+    handoff: str
+    grpc_address: str
+    http_url: str
+    wan_control_url: str
+
+
+@asynccontextmanager
+async def running_mesh(model_dir: Path, pipeline: str, handoff: str) -> AsyncIterator[Mesh]:
+    options = MeshOptions(
+        engine=EngineName.LLAMA, pipeline=Pipeline(pipeline), handoff=Handoff(handoff), rtt_ms=40, model_dir=model_dir
+    )
+    async with LocalMesh(options) as mesh:
+        yield Mesh(pipeline, handoff, mesh.grpc_address, mesh.http_url, mesh.wan_control_url)
+
+
+async def set_link_rate(mesh: Mesh, rate_mbit: float) -> None:
+    timeout = aiohttp.ClientTimeout(total=5)
+    async with (
+        aiohttp.ClientSession(timeout=timeout) as session,
+        session.patch(f"{mesh.wan_control_url}/link", json={"rate_mbit": rate_mbit}) as response,
+    ):
+        response.raise_for_status()

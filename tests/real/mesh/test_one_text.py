@@ -1,0 +1,120 @@
+"""However the work is split, the text is that of one llama.cpp process.
+
+Real processes, the real model, greedy, a real TCP link with 40 ms of round trip. The reference shares no code with the engine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import grpc.aio
+import pytest
+
+from pdd.model.card import ModelCard
+from pdd.v1 import inference_pb2, inference_pb2_grpc
+from tests.real.mesh.prompts import CASES, Case
+from tests.real.mesh.support import Mesh, running_mesh, set_link_rate
+
+pytestmark = [pytest.mark.real, pytest.mark.processes, pytest.mark.timeout(600)]
+
+TOKENS = 200
+BLOCK_TOKENS = 16
+BLOCK_BYTES = 30 * 2 * 192 * 2 * BLOCK_TOKENS  # layers, K and V, KV heads × head size, f16
+NEIGHBOURS = ("Count to ten.", "List three rivers.", "Hi!")
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    tokens: list[int]
+    sources: list[str]
+    text: str
+    timeline: inference_pb2.Timeline
+    usage: inference_pb2.Usage
+
+
+@pytest.fixture(scope="module", params=["direct", "one_shot", "catch_up"], loop_scope="module")
+async def mesh(request: pytest.FixtureRequest, model_dir: Path) -> AsyncIterator[Mesh]:
+    pipeline = "direct" if request.param == "direct" else "relay"
+    handoff = "one_shot" if request.param == "direct" else request.param
+    async with running_mesh(model_dir, pipeline, handoff) as mesh:
+        yield mesh
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("company", [False, True], ids=["alone", "in_company"])
+@pytest.mark.asyncio(loop_scope="module")
+async def test_text_is_that_of_one_process(
+    mesh: Mesh, case: Case, company: bool, card: ModelCard, reference: dict[str, list[int]]
+) -> None:
+    await set_link_rate(mesh, case.rate_mbit)
+    prompt = card.encode(case.text)
+    async with grpc.aio.insecure_channel(mesh.grpc_address) as channel:
+        stub = inference_pb2_grpc.InferenceStub(channel)
+        async with asyncio.TaskGroup() as group:
+            wanted = group.create_task(ask(stub, prompt, TOKENS))
+            if company:
+                for delay_s, question in enumerate(NEIGHBOURS):
+                    group.create_task(come_and_go(stub, card.encode(question), delay_s * 0.7))
+        answer = wanted.result()
+
+    assert answer.tokens == reference[case.name]
+    assert answer.text == card.tokenizer.decode(reference[case.name], skip_special_tokens=True).rstrip("\ufffd")
+    assert answer.usage.completion_tokens == TOKENS
+    assert answer.usage.prompt_tokens == len(prompt)
+    assert answer.timeline.wan_kv_bytes == len(prompt) // BLOCK_TOKENS * BLOCK_BYTES
+    if mesh.pipeline == "direct":
+        assert_main_made_all_but_the_first(answer, len(prompt))
+    else:
+        assert_handed_over(answer, len(prompt), mesh.handoff)
+
+
+def assert_main_made_all_but_the_first(answer: Answer, prompt_tokens: int) -> None:
+    assert answer.sources[0].startswith("prefill")
+    assert all(source.startswith("main") for source in answer.sources[1:])
+    assert answer.timeline.main_computed_tokens == prompt_tokens % BLOCK_TOKENS + 1
+
+
+def assert_handed_over(answer: Answer, prompt_tokens: int, handoff: str) -> None:
+    eager = answer.timeline.eager_tokens
+    made_by_main = sum(source.startswith("main") for source in answer.sources)
+    assert eager >= 16
+    assert made_by_main >= TOKENS / 2
+    assert eager + made_by_main == TOKENS
+    assert answer.timeline.handoff == handoff
+    assert answer.timeline.main_computed_tokens == prompt_tokens % BLOCK_TOKENS + eager
+    rounds = [span for span in answer.timeline.spans if span.name == "extend"]
+    assert sum(span.tokens for span in rounds) == answer.timeline.main_computed_tokens
+    if handoff == "catch_up":
+        assert len(rounds) >= 2
+    else:
+        assert len(rounds) == 1
+
+
+async def come_and_go(stub: inference_pb2_grpc.InferenceAsyncStub, prompt: list[int], after_s: float) -> None:
+    """A neighbour: starts a little later, makes 24 tokens and ends while the others go on."""
+    await asyncio.sleep(after_s)
+    assert len((await ask(stub, prompt, 24)).tokens) == 24
+
+
+async def ask(stub: inference_pb2_grpc.InferenceAsyncStub, prompt: list[int], count: int) -> Answer:
+    request = inference_pb2.GenerateRequest(
+        tokens=inference_pb2.TokenInput(ids=prompt),
+        options=inference_pb2.GenerateOptions(max_tokens=count, temperature=0, ignore_eos=True),
+    )
+    tokens: list[int] = []
+    sources: list[str] = []
+    text = ""
+    done: inference_pb2.Done | None = None
+    async for reply in stub.Generate(request, timeout=180):
+        if reply.HasField("delta"):
+            assert reply.delta.first_index == len(tokens) or not reply.delta.tokens
+            tokens += reply.delta.tokens
+            sources += [reply.delta.source] * len(reply.delta.tokens)
+            text += reply.delta.text
+        else:
+            done = reply.done
+    assert done is not None
+    return Answer(tokens, sources, text, done.timeline, done.usage)

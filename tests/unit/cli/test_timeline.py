@@ -1,0 +1,105 @@
+import io
+
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from pdd.cli.timeline import bar, count_bytes, draw, rows, summary
+from pdd.v1 import inference_pb2
+
+SPANS = [
+    ("main", "main-0", 900, 2000, 100, 0),
+    ("prefill", "prefill-0", 0, 300, 64, 0),
+    ("transfer.relay", "relay-0", 100, 310, 0, 1_474_560),
+    ("transfer.main", "main-0", 100, 700, 0, 1_474_560),
+    ("extend", "main-0", 700, 780, 40, 0),
+    ("extend", "main-0", 800, 880, 5, 0),
+    ("relay", "relay-0", 310, 850, 45, 0),
+]
+
+
+def make_done(gap_us: int = 40, handoff: str = "catch_up") -> inference_pb2.Done:
+    spans = [
+        inference_pb2.Span(name=name, instance=instance, start_us=start * 1000, end_us=end * 1000, tokens=tokens, bytes=size)
+        for name, instance, start, end, tokens, size in SPANS
+    ]
+    timeline = inference_pb2.Timeline(
+        pipeline="relay",
+        handoff=handoff,
+        spans=spans,
+        switch_gap_us=gap_us * 1000,
+        eager_tokens=46,
+        main_computed_tokens=51,
+        wan_kv_bytes=1_474_560,
+    )
+    usage = inference_pb2.Usage(prompt_tokens=69, completion_tokens=146)
+    return inference_pb2.Done(finish_reason="length", usage=usage, timeline=timeline)
+
+
+def drawn(done: inference_pb2.Done, width: int = 120) -> str:
+    console = Console(file=io.StringIO(), width=width)
+    console.print(draw(done, console.width))
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def test_stages_come_in_the_order_they_began_with_extends_numbered_and_the_gap_before_main() -> None:
+    assert [row.stage for row in rows(make_done().timeline)] == [
+        "prefill",
+        "transfer.relay",
+        "transfer.main",
+        "relay",
+        "extend 1",
+        "extend 2",
+        "switch gap",
+        "main",
+    ]
+
+
+def test_the_gap_ends_where_main_begins() -> None:
+    gap = next(row for row in rows(make_done(gap_us=40).timeline) if row.stage == "switch gap")
+    assert (gap.start_us, gap.end_us) == (860_000, 900_000)
+
+
+def test_a_request_without_a_switch_has_no_gap() -> None:
+    done = make_done(gap_us=0, handoff="")
+    assert "switch gap" not in [row.stage for row in rows(done.timeline)]
+    assert "eager" not in summary(done)
+
+
+def test_the_picture_tells_every_figure() -> None:
+    text = drawn(make_done())
+    for expected in (
+        "pipeline relay, handoff catch_up",
+        "0 … 2000 ms",
+        "prefill-0",
+        "1.5 MB",
+        "146 output tokens",
+        "46 eager tokens",
+        "which computed 51 tokens to do so",
+        "40 ms: the largest gap at the switch",
+    ):
+        assert expected in text
+
+
+def test_the_picture_fits_into_an_ordinary_terminal() -> None:
+    text = drawn(make_done(), width=80)
+    assert max(len(line) for line in text.splitlines()) <= 80
+    assert "…" not in text.replace("0 … 2000 ms", "")
+
+
+def test_an_empty_timeline_can_be_drawn() -> None:
+    assert "0 output tokens" in drawn(inference_pb2.Done())
+
+
+@given(st.integers(0, 10**9), st.integers(0, 10**9), st.integers(1, 10**9), st.integers(1, 200))
+def test_a_bar_is_visible_and_stays_on_its_axis(start: int, length: int, total: int, width: int) -> None:
+    start %= total
+    end = min(total, start + length)
+    text = bar(start, end, total, width)
+    assert 1 <= len(text) <= width
+    assert text.strip() == "█" * text.count("█") != ""
+
+
+def test_bytes_are_counted_in_decimal_units() -> None:
+    assert [count_bytes(number) for number in (999, 4649, 23_040_000)] == ["999 B", "4.6 kB", "23.0 MB"]

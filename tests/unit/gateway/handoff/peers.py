@@ -1,0 +1,143 @@
+"""Prefill, relay and main as they behave towards the handoff machine when they keep to the protocol: models for stateful tests.
+
+Each peer has a queue of commands that it has not read and one of events that have not arrived, so that anything may cross. They
+agree on the answer: the token at index i is `token(i)`, and the one at `length - 1` is the last.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from gateway.handoff.actions import Abort, Action, Extend, StopRelay
+from gateway.handoff.events import (
+    Closed,
+    Extended,
+    Finished,
+    FirstToken,
+    HandoffEvent,
+    KvReady,
+    NewTokens,
+    Stopped,
+    TransferDone,
+)
+from pdd.catalog.base import Role
+from pdd.engine.base import FinishReason
+
+
+def token(index: int) -> int:
+    return 1000 + index
+
+
+@dataclass(frozen=True)
+class Answer:
+    length: int
+    reason: FinishReason
+
+
+@dataclass
+class Peer:
+    role: Role
+    answer: Answer
+    commands: deque[Action] = field(default_factory=deque)
+    events: deque[HandoffEvent] = field(default_factory=deque)
+    closed: bool = False  # nothing more will be said, except in answer to an abort
+
+    def close(self, event: HandoffEvent) -> None:
+        self.events.append(event)
+        self.closed = True
+
+    def lose(self, event: HandoffEvent) -> None:
+        """The stream breaks: what had not arrived never will."""
+        self.commands.clear()
+        self.events.clear()
+        self.close(event)
+
+    def obey(self) -> None:
+        """Read one command."""
+        command = self.commands.popleft()
+        if isinstance(command, Abort):
+            self.close(Closed(self.role))
+        elif not self.closed:
+            self.on_command(command)
+
+    def on_command(self, command: Action) -> None:
+        raise NotImplementedError
+
+    def progress(self, count: int, extend_s: float) -> None:
+        """Do the next thing that there is to do, if any: make `count` tokens at most, extend at `extend_s` a token."""
+        raise NotImplementedError
+
+
+@dataclass
+class Prefill(Peer):
+    decoders: list[Decoder] = field(default_factory=list)
+    sampled: bool = False
+
+    def progress(self, count: int, extend_s: float) -> None:
+        if self.closed:
+            return
+        if not self.sampled:
+            self.sampled = True
+            finish = self.answer.reason if self.answer.length == 1 else None
+            self.events.append(FirstToken(token(0), finish))
+        elif waiting := [decoder for decoder in self.decoders if not decoder.whole and not decoder.closed]:
+            decoder = waiting[count % len(waiting)]
+            decoder.commit(final=self.answer.length == 1)
+            self.events.append(TransferDone(decoder.role, 3, 300, 0.1))
+        else:
+            self.close(Closed(self.role))
+
+
+@dataclass
+class Decoder(Peer):
+    whole: bool = False
+    final: bool = False
+    next_index: int = 0
+    decoding: bool = False
+    stopping: bool = False
+    extends: deque[Extend] = field(default_factory=deque)
+
+    def commit(self, *, final: bool) -> None:
+        self.whole, self.final = True, final
+        self.events.append(KvReady(self.role))
+        if self.role is Role.RELAY and not final:
+            self.next_index, self.decoding = 1, True
+
+    def on_command(self, command: Action) -> None:
+        if isinstance(command, Extend):
+            self._take_extend(command)
+        elif isinstance(command, StopRelay):
+            self.stopping = True
+
+    def _take_extend(self, command: Extend) -> None:
+        assert self.role is Role.MAIN
+        assert not any(queued.then_decode for queued in self.extends), "extended after then_decode"
+        assert not self.decoding, "extended while it decodes"
+        queued = sum(len(extend.ids) for extend in self.extends)
+        assert command.first_index == self.next_index + queued, "ids must follow those it has"
+        assert command.ids, "an extend has at least one id"
+        assert command.ids == tuple(token(command.first_index + offset) for offset in range(len(command.ids)))
+        assert command.first_index + len(command.ids) < self.answer.length, "the last token was made already"
+        self.extends.append(command)
+
+    def progress(self, count: int, extend_s: float) -> None:
+        if self.closed:
+            return
+        if self.stopping:
+            self.close(Stopped(self.role, self.next_index))
+        elif self.whole and self.extends:
+            extend = self.extends.popleft()
+            self.next_index += len(extend.ids)
+            self.decoding = extend.then_decode
+            self.events.append(Extended(self.role, self.next_index, len(extend.ids), len(extend.ids) * extend_s))
+        elif self.decoding:
+            self._decode(count)
+
+    def _decode(self, count: int) -> None:
+        end = min(self.answer.length, self.next_index + count)
+        made = tuple(token(index) for index in range(self.next_index, end))
+        self.events.append(NewTokens(self.role, self.next_index, made))
+        self.next_index = end
+        if end == self.answer.length:
+            self.close(Finished(self.role, self.answer.reason, end))

@@ -1,0 +1,95 @@
+"""The Catch-Up decision, against figures measured on llama.cpp on one CPU core (docs: engine notes) and of a GPU."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.handoff.estimate import (
+    AnotherRound,
+    HandoffPolicy,
+    HandOver,
+    Pace,
+    PaceMeter,
+    next_move,
+    rest_after_round,
+    throttled_interval_s,
+)
+
+CPU = Pace(relay_interval_s=0.0095, extend_s=0.009, round_trip_s=0.04)  # rho is about 0.95
+GPU = Pace(relay_interval_s=0.025, extend_s=0.0004, round_trip_s=0.1)
+POLICY = HandoffPolicy()
+
+
+@pytest.mark.parametrize(
+    ("rest", "rounds", "pace", "move"),
+    [
+        (1, 0, CPU, HandOver("nothing to send ahead of the last id")),
+        (5, 0, CPU, HandOver("the stall fits the inter-token target")),  # 5 × 9 ms
+        (60, 0, CPU, AnotherRound(0.018)),  # throttled to half the speed at which main computes
+        (60, 8, CPU, HandOver("rounds used up")),
+        (7, 3, CPU, HandOver("the rest no longer shrinks")),  # the fixed point is 4.4 ids and the one held back
+        (60, 0, Pace(0.0095, 0.05, 0.04), HandOver("the relay outruns main")),  # even at 50 ms a token
+        (100, 0, GPU, HandOver("the stall fits the inter-token target")),  # one extend of everything costs nothing
+        (200, 0, GPU, AnotherRound(0.0)),  # no throttle needed
+    ],
+)
+def test_next_move(rest: int, rounds: int, pace: Pace, move: AnotherRound | HandOver) -> None:
+    assert next_move(rest, rounds, pace, POLICY) == move
+
+
+@pytest.mark.parametrize(
+    ("pace", "itl_target_s", "interval_s"),
+    [
+        (CPU, 0.05, 0.018),  # rho 0.5
+        (CPU, 0.012, 0.012),  # never slower than the inter-token target
+        (GPU, 0.05, 0.025),  # rho is below 0.5 as it is
+        (Pace(0.08, 0.1, 0.04), 0.05, 0.08),  # a relay slower than the target is not made slower
+    ],
+)
+def test_throttle_aims_at_half_and_stays_within_the_target(pace: Pace, itl_target_s: float, interval_s: float) -> None:
+    assert throttled_interval_s(pace, itl_target_s) == interval_s
+
+
+def test_catch_up_on_a_cpu_converges_in_a_few_rounds() -> None:
+    rest, rounds, eager = 60, 0, 60
+    while isinstance(move := next_move(rest, rounds, CPU, POLICY), AnotherRound):
+        came = round(rest_after_round(rest, CPU, move.relay_interval_s)) - 1
+        rest, rounds, eager = came + 1, rounds + 1, eager + came
+    assert 3 <= rounds <= 5
+    assert eager < 150  # unthrottled, 463 over 12 rounds
+    assert rest * CPU.extend_s < 0.09  # against 0.54 s for all 60 at once
+
+
+@given(
+    st.integers(0, 2000),
+    st.builds(Pace, *(st.floats(0, 1, allow_nan=False) for _ in range(3))).filter(lambda pace: pace.relay_interval_s > 1e-6),
+)
+def test_rounds_never_go_on_for_ever(rest: int, pace: Pace) -> None:
+    rounds = 0
+    while isinstance(move := next_move(rest, rounds, pace, POLICY), AnotherRound):
+        assert move.relay_interval_s == 0 or pace.relay_interval_s < move.relay_interval_s <= POLICY.itl_target_s
+        rounds += 1
+    assert rounds <= POLICY.max_rounds
+
+
+def test_meter_believes_its_prior_until_it_has_measured() -> None:
+    meter = PaceMeter(CPU)
+    meter.relay_tokens(30, now_s=5.0)  # a burst that had waited says nothing of the rate
+    assert meter.pace == CPU
+    meter.relay_tokens(2, now_s=5.1)
+    meter.relay_tokens(2, now_s=5.2)
+    assert meter.pace.relay_interval_s == pytest.approx(0.05)
+
+
+def test_meter_takes_the_last_rounds_compute_and_the_shortest_trip() -> None:
+    meter = PaceMeter(CPU)
+    meter.extended(computed_tokens=50, compute_s=0.5, waited_s=0.6)
+    meter.extended(computed_tokens=5, compute_s=0.1, waited_s=0.3)
+    assert meter.pace.extend_s == pytest.approx(0.02)
+    assert meter.pace.round_trip_s == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize("wrong", [{"itl_target_s": 0.0}, {"max_rounds": 0}])
+def test_policy_refuses_what_makes_no_sense(wrong: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        HandoffPolicy(**wrong)  # type: ignore[arg-type]

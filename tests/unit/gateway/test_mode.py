@@ -1,0 +1,56 @@
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.mode import HandoffMode, ModeController, ModePolicy, RelayLoad
+
+IDLE = RelayLoad(running=1, waiting=0, slots=10, kv_used=0.1)
+BUSY = RelayLoad(running=9, waiting=0, slots=10, kv_used=0.4)
+MIDDLE = RelayLoad(running=7, waiting=0, slots=10, kv_used=0.4)
+QUEUED = RelayLoad(running=10, waiting=2, slots=10, kv_used=0.4)
+
+
+@pytest.mark.parametrize(
+    ("reports", "mode"),
+    [
+        ([(0.0, IDLE)], HandoffMode.CATCH_UP),
+        ([(0.0, BUSY)], HandoffMode.ONE_SHOT),
+        ([(0.0, BUSY), (5.0, MIDDLE)], HandoffMode.ONE_SHOT),  # between the thresholds nothing changes
+        ([(0.0, BUSY), (0.5, IDLE)], HandoffMode.ONE_SHOT),  # too soon to change back
+        ([(0.0, BUSY), (1.0, IDLE)], HandoffMode.CATCH_UP),
+        ([(0.0, BUSY), (1.0, IDLE), (1.1, QUEUED)], HandoffMode.ONE_SHOT),  # a queue does not wait
+    ],
+)
+def test_mode_follows_pressure_with_hysteresis(reports: list[tuple[float, RelayLoad]], mode: HandoffMode) -> None:
+    controller = ModeController(ModePolicy())
+    for now_s, load in reports:
+        controller.observe(load, now_s)
+    assert controller.mode is mode
+
+
+@given(st.lists(st.integers(0, 10), min_size=1, max_size=200))
+def test_without_a_queue_it_changes_at_most_once_per_dwell(running: list[int]) -> None:
+    controller, last_change_s = ModeController(ModePolicy(dwell_s=1.0)), float("-inf")
+    for tick, n in enumerate(running):
+        before, now_s = controller.mode, tick * 0.1
+        if controller.observe(RelayLoad(n, 0, 10, 0.0), now_s) is not before:
+            assert now_s - last_change_s >= 1.0
+            last_change_s = now_s
+
+
+@given(st.lists(st.tuples(st.integers(0, 10), st.integers(0, 3)), min_size=1, max_size=200))
+def test_even_with_queues_it_returns_to_catch_up_at_most_once_per_dwell(reports: list[tuple[int, int]]) -> None:
+    controller, returns_s = ModeController(ModePolicy(dwell_s=1.0)), []
+    for tick, (running, waiting) in enumerate(reports):
+        before, now_s = controller.mode, tick * 0.1
+        after = controller.observe(RelayLoad(running, waiting, 10, 0.0), now_s)
+        if before is HandoffMode.ONE_SHOT and after is HandoffMode.CATCH_UP:
+            returns_s.append(now_s)
+    assert all(later - earlier >= 1.0 for earlier, later in itertools.pairwise(returns_s))
+
+
+def test_policy_refuses_thresholds_that_cross() -> None:
+    with pytest.raises(ValueError, match="resume"):
+        ModePolicy(shed=0.5, resume=0.6)

@@ -1,0 +1,175 @@
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from gateway.prompting import CONTEXT_EXCEEDED, InvalidRequest, Options, Prompting, UnknownModel
+from pdd.engine.sim.vocabulary import sim_card
+from pdd.sampling import SamplingParams
+
+CONTEXT = 64
+CARD = sim_card(CONTEXT)
+
+
+def prompting(context_tokens: int = CONTEXT) -> Prompting:
+    return Prompting(CARD, lambda: context_tokens, lambda bits: (1 << bits) - 1)
+
+
+def sampling(options: Options, prompt: tuple[int, ...] = (1, 2, 3)) -> SamplingParams:
+    return prompting().ask(prompt, options, "label").spec.sampling
+
+
+def test_defaults_are_those_of_the_proto_and_the_rest_of_the_context() -> None:
+    assert sampling(Options()) == SamplingParams(max_tokens=CONTEXT - 3, seed=(1 << 64) - 1, eos_ids=CARD.eos_ids)
+
+
+def test_every_option_reaches_the_sampler() -> None:
+    options = Options(
+        max_tokens=9,
+        min_tokens=2,
+        ignore_eos=True,
+        temperature=0.8,
+        top_k=5,
+        top_p=0.9,
+        min_p=0.1,
+        seed=-1,
+        presence_penalty=0.5,
+        frequency_penalty=-0.5,
+        repetition_penalty=1.1,
+        logit_bias=((7, -100.0),),
+        top_logprobs=20,
+        stop=("a", "b"),
+    )
+    ask = prompting().ask((1,), options, "label")
+    assert ask.stop == ("a", "b")
+    assert ask.spec.label == "label"
+    assert ask.spec.sampling == SamplingParams(
+        max_tokens=9,
+        seed=(1 << 64) - 1,  # -1 as 64 bits
+        temperature=0.8,
+        top_k=5,
+        top_p=0.9,
+        min_p=0.1,
+        presence_penalty=0.5,
+        frequency_penalty=-0.5,
+        repetition_penalty=1.1,
+        logit_bias=((7, -100.0),),
+        min_tokens=2,
+        ignore_eos=True,
+        eos_ids=CARD.eos_ids,
+        top_logprobs=20,
+    )
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("max_tokens", 0),
+        ("max_tokens", -1),
+        ("min_tokens", -1),
+        ("temperature", 2.1),
+        ("temperature", -0.1),
+        ("temperature", float("nan")),
+        ("temperature", 1e300),
+        ("top_k", -2),
+        ("top_k", 1 << 32),
+        ("top_p", 0.0),
+        ("top_p", 1.1),
+        ("min_p", -0.1),
+        ("seed", 1 << 64),
+        ("presence_penalty", 2.5),
+        ("frequency_penalty", -2.5),
+        ("repetition_penalty", 0.0),
+        ("logit_bias", ((-1, 0.0),)),
+        ("logit_bias", ((10**9, 0.0),)),
+        ("logit_bias", tuple((token, 0.0) for token in range(1025))),
+        ("logit_bias[3]", ((3, 101.0),)),
+        ("top_logprobs", 21),
+        ("top_logprobs", -1),
+        ("stop", ("a", "b", "c", "d", "e")),
+        ("stop", ("",)),
+        ("stop", ("é" * 129,)),
+    ],
+)
+def test_a_broken_bound_names_its_field(field: str, value: Any) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        sampling(replace(Options(), **{field.partition("[")[0]: value}))
+    assert caught.value.field == field
+
+
+def test_min_tokens_may_not_exceed_max_tokens() -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        sampling(Options(max_tokens=3, min_tokens=4))
+    assert caught.value.field == "min_tokens"
+
+
+def test_prompt_and_max_tokens_together_fit_the_context() -> None:
+    assert sampling(Options(max_tokens=CONTEXT - 3)).max_tokens == CONTEXT - 3
+    with pytest.raises(InvalidRequest) as caught:
+        sampling(Options(max_tokens=CONTEXT - 2))
+    assert (caught.value.field, caught.value.code) == ("max_tokens", CONTEXT_EXCEEDED)
+
+
+def test_a_prompt_leaves_room_for_one_token() -> None:
+    assert len(prompting().ids([1] * (CONTEXT - 1))) == CONTEXT - 1
+    with pytest.raises(InvalidRequest) as caught:
+        prompting().ids([1] * CONTEXT)
+    assert (caught.value.field, caught.value.code) == ("prompt", CONTEXT_EXCEEDED)
+
+
+@pytest.mark.parametrize("text", [" the" * CONTEXT, "x" * 100_000])
+def test_a_text_longer_than_the_context_is_refused(text: str) -> None:
+    with pytest.raises(InvalidRequest, match="context of 64") as caught:
+        prompting().text(text)
+    assert caught.value.code == CONTEXT_EXCEEDED
+
+
+def test_the_context_is_the_one_that_holds_now() -> None:
+    bound = [8]
+    asked = Prompting(CARD, lambda: bound[0], lambda _bits: 1)
+    with pytest.raises(InvalidRequest):
+        asked.ids(range(8))
+    bound[0] = 9
+    assert asked.ids(range(8)) == tuple(range(8))
+
+
+def test_a_prompt_has_a_token() -> None:
+    with pytest.raises(InvalidRequest, match="no tokens"):
+        prompting().text("")
+    with pytest.raises(InvalidRequest, match="no tokens"):
+        prompting().ids([])
+
+
+@pytest.mark.parametrize("token", [-1, 10**9])
+def test_ids_lie_in_the_vocabulary(token: int) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        prompting().ids([1, token])
+    assert caught.value.field == "prompt[1]"
+
+
+def test_a_chat_goes_through_the_template() -> None:
+    ids = prompting().chat([{"role": "user", "content": "hi there"}])
+    text = CARD.tokenizer.decode(list(ids), skip_special_tokens=False)
+    assert text == "<|im_start|>user\nhi there<|im_end|>\n<|im_start|>assistant\n"
+
+
+def test_a_chat_names_what_is_wrong_with_it() -> None:
+    for messages, field in (
+        ([], "messages"),
+        ([{"role": "user", "content": ""}, {"role": "tool", "content": ""}], "messages[1].role"),
+    ):
+        with pytest.raises(InvalidRequest) as caught:
+            prompting().chat(messages)
+        assert caught.value.field == field
+
+
+def test_a_template_that_refuses_the_messages_is_the_clients_error() -> None:
+    card = replace(CARD, chat_template="{{ raise_exception('the user speaks first') }}")
+    with pytest.raises(InvalidRequest, match="the user speaks first"):
+        Prompting(card, lambda: CONTEXT, lambda _bits: 1).chat([{"role": "system", "content": "x"}])
+
+
+def test_another_model_is_unknown() -> None:
+    prompting().check_model("pdd-sim")
+    with pytest.raises(UnknownModel, match="gpt-5"):
+        prompting().check_model("gpt-5")
