@@ -42,11 +42,6 @@ class Vocabulary:
         self._byte_of = _byte_alphabet() if isinstance(tokenizer.decoder, ByteLevel) else None
         self._bytes: dict[int, bytes] = {}
 
-    @property
-    def size(self) -> int:
-        """Number of ids, special ones included."""
-        return self._tokenizer.get_vocab_size(with_added_tokens=True)
-
     def is_special(self, token: int) -> bool:
         """Whether the token is a mark of the model's, as end-of-sequence is, and no text."""
         return token in self._special

@@ -48,8 +48,8 @@ def decoder_roles(pipeline: Pipeline) -> tuple[Role, ...]:
 def place(candidates: Sequence[Candidate], pipeline: Pipeline, tokens: int) -> Placement:
     """Choose instances for a request of at most `tokens` tokens, prompt and output together.
 
-    The least loaded of each role is taken, ties by id; the decoders must be able to take the chosen prefill's KV. Raises MeshError
-    NO_INSTANCE, which names the role that nobody can fill and says why.
+    The least loaded of each role is taken, ties by id; the decoders must be able to take the chosen prefill's KV. Raises
+    MeshError NO_INSTANCE, which names the role that nobody can fill and says why.
     """
     by_role = {role: _fitting(candidates, role, tokens) for role in (Role.PREFILL, *decoder_roles(pipeline))}
     problem = ""

@@ -149,8 +149,7 @@ def _draw(scores: Array, params: SamplingParams, index: int) -> int:
     # The greatest becomes 0 before the division, so that no temperature however small can overflow to inf - inf.
     scaled = (scores - scores.max()) / params.temperature
     ids = _kept(scaled, params)
-    noise = gumbel_noise(params.seed, index, scores.size)
-    return int(ids[np.argmax(scaled[ids] + noise[ids])])
+    return int(ids[np.argmax(scaled[ids] + gumbel_noise(params.seed, index, ids))])
 
 
 def _kept(scaled: Array, params: SamplingParams) -> Ids:
@@ -194,8 +193,8 @@ def _best(scores: Array, count: int) -> Ids:
     return ids[np.argsort(-scores[ids], kind="stable")][:count]
 
 
-def gumbel_noise(seed: int, index: int, size: int) -> Array:
-    """Standard Gumbel noise for ids [0, size): id i's noise depends on (seed, index, i) alone.
+def gumbel_noise(seed: int, index: int, ids: Ids) -> Array:
+    """Standard Gumbel noise for `ids`, in ascending order; an id's noise depends on (seed, index, id) alone.
 
     Philox is counter based: key and counter name the stream, with no state to carry between instances. Its raw 64-bit words are
     taken, not a Generator's numbers, because NumPy keeps only a bit generator's words the same between versions and platforms.
@@ -203,6 +202,7 @@ def gumbel_noise(seed: int, index: int, size: int) -> Array:
     bit, which can change a choice only where two scores agree to about 15 digits.
     """
     # The low word of the counter runs over the ids; the index sits above it, so streams of different indices never overlap.
-    words = np.random.Philox(key=np.array([seed, 0], np.uint64), counter=np.array([0, index, 0, 0], np.uint64)).random_raw(size)
+    stream = np.random.Philox(key=np.array([seed, 0], np.uint64), counter=np.array([0, index, 0, 0], np.uint64))
+    words = stream.random_raw(int(ids[-1]) + 1)[ids]
     uniform = ((words >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52
     return -np.log(-np.log(uniform))

@@ -11,10 +11,13 @@ import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from pdd.telemetry import get_logger
 from wan import sockets
 from wan.line import Item, Line, Link, Mark
 
 DIAL_TIMEOUT_S = 5.0
+
+log = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,8 +129,12 @@ class Connection:
         """Carry the connection to its end. Cancel to reset it."""
         far: socket.socket | None = None
         close: Callable[[socket.socket], None] = sockets.abort
+        loop = asyncio.get_running_loop()
         try:
+            await self._link.passing()
+            ready_s = loop.time() + self._link.settings.rtt_ms / 1000  # a handshake takes a round trip
             far = await self._dial()
+            await asyncio.sleep(max(0.0, ready_s - loop.time()))
             if far is not None:
                 await self._carry(far)
                 close = socket.socket.close
@@ -140,16 +147,12 @@ class Connection:
                 close(far)
 
     async def _dial(self) -> socket.socket | None:
-        """The far side's socket, given after the round trip that a handshake takes; None where the target can't be reached."""
-        loop = asyncio.get_running_loop()
-        await self._link.passing()
-        ready_s = loop.time() + self._link.settings.rtt_ms / 1000
+        """The far side's socket; None where the target can't be reached."""
         try:
-            far = await sockets.dial(self._target, DIAL_TIMEOUT_S)
-        except OSError:
-            far = None
-        await asyncio.sleep(max(0.0, ready_s - loop.time()))
-        return far
+            return await sockets.dial(self._target, DIAL_TIMEOUT_S)
+        except OSError as error:
+            log.warning("can't reach the target", target=self._target, peer=self._peer, error=str(error))
+            return None
 
     async def _carry(self, far: socket.socket) -> None:
         there = Pipe(self._link.a_to_b, self._near, far)

@@ -66,8 +66,10 @@ class Forward:
         """Close the port; running connections go on."""
         if self._listening is not None:
             (listener, task), self._listening = self._listening, None
-            await _cancelled([task])
-            listener.close()
+            try:
+                await _cancelled([task])
+            finally:
+                listener.close()
 
     async def reset(self) -> None:
         """Reset the running connections."""

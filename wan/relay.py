@@ -66,13 +66,22 @@ class Relay:
         return self._settings
 
     async def configure(self, settings: LinkSettings) -> None:
-        """Change the line under its running connections. Raises ForwardRefused where a port can't be opened again."""
+        """Change the line under its running connections.
+
+        Raises ForwardRefused, with everything else done, where a port can't be opened again; the next change tries it again.
+        """
         async with self._changing:
             log.info("line changes", was=str(self._settings), now=str(settings))
             self._settings = settings
             self._link.configure(settings)
+            refused: list[ForwardRefused] = []
             for forward in self._forwards.values():
-                await self._apply(forward)
+                try:
+                    await self._apply(forward)
+                except ForwardRefused as error:
+                    refused.append(error)
+        if refused:
+            raise ForwardRefused("; ".join(str(error) for error in refused))
 
     async def lease(self, name: str, target: str) -> str:
         """Forward a port to `target` ("host:port") and return its address.

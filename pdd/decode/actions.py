@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from pdd.decode.commands import Admission
 from pdd.engine.base import Payload, SeqId
 from pdd.identity import RequestId
+from pdd.request_proto import RequestSpec
 from pdd.v1 import decode_pb2
 
 
@@ -15,7 +15,7 @@ class AdmitKv:
     """Let the receiver take the request's KV, and report on it for the handle."""
 
     handle: int
-    admission: Admission
+    spec: RequestSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class ReleaseKv:
 @dataclass(frozen=True, slots=True)
 class OpenSeq:
     seq: SeqId
-    admission: Admission
+    spec: RequestSpec
     payloads: tuple[Payload, ...] = field(repr=False)
 
 

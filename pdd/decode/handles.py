@@ -29,9 +29,10 @@ from pdd.decode.actions import (
     StopSeq,
     ThrottleSeq,
 )
-from pdd.decode.commands import Admission, Rules
+from pdd.decode.commands import Rules
 from pdd.decode.events import EngineClosing
 from pdd.engine.base import Extended, SeqId
+from pdd.request_proto import RequestSpec
 from pdd.rpc.handles import EndedHandles
 from pdd.transfer.base import Received, Refusal
 from pdd.v1 import decode_pb2
@@ -48,7 +49,7 @@ class Stage(enum.Enum):
 class _Handle:
     number: int
     seq: SeqId
-    admission: Admission
+    spec: RequestSpec
     stage: Stage = Stage.ADMITTED
     next_index: int = 0  # the next output index it lacks, queued extends counted
     decodes: bool = False  # an extend with then_decode was taken
@@ -71,15 +72,15 @@ class HandleTable:
 
     # ── commands ──
 
-    def admit(self, number: int, admission: Admission, seq: SeqId) -> list[Action]:
+    def admit(self, number: int, spec: RequestSpec, seq: SeqId) -> list[Action]:
         """`seq` is fresh within the engine."""
         if self.knows(number):
             return self.refuse(number, f"handle {number} was used on this stream before: give each request a new one")
         if len(self._live) >= self.bound:
             text = f"{self.bound} requests are admitted on this stream already: wait for some to end"
             return [self._ends(number, events.error(number, events.OVERLOADED, text))]
-        self._live[number] = _Handle(number, seq, admission)
-        return [AdmitKv(number, admission)]
+        self._live[number] = _Handle(number, seq, spec)
+        return [AdmitKv(number, spec)]
 
     def extend(self, number: int, first_index: int, ids: Sequence[int], then_decode: bool) -> list[Action]:
         handle = self._live.get(number)
@@ -149,7 +150,7 @@ class HandleTable:
             return [*told, ReleaseKv(received.request)]
         handle.stage, handle.holds_kv = Stage.OPEN, True
         self._by_seq[handle.seq] = handle
-        opened: list[Action] = [OpenSeq(handle.seq, handle.admission, received.payloads)]
+        opened: list[Action] = [OpenSeq(handle.seq, handle.spec, received.payloads)]
         if handle.throttle_s:
             opened.append(ThrottleSeq(handle.seq, handle.throttle_s))
         if self.rules.decodes_on_commit:
@@ -210,7 +211,7 @@ class HandleTable:
             return "ids: at least 1 token"
         if first_index != handle.next_index:
             return f"first_index: {first_index}, but the next index this decoder lacks is {handle.next_index}"
-        limit = handle.admission.sampling.max_tokens
+        limit = handle.spec.sampling.max_tokens
         if first_index + len(ids) > limit:
             return f"ids: tokens up to index {first_index + len(ids) - 1}, but max_tokens is {limit}"
         return None
@@ -231,7 +232,7 @@ class HandleTable:
                 handle.stage, handle.farewell = Stage.DROPPING, farewell
                 return [AbortSeq(handle.seq)]
             case Stage.ADMITTED:
-                return [CancelKv(handle.admission.request), self._ends(handle.number, farewell)]
+                return [CancelKv(handle.spec.request), self._ends(handle.number, farewell)]
             case Stage.KV_READY:
                 return [self._ends(handle.number, farewell)]
 
@@ -239,7 +240,7 @@ class HandleTable:
         if not handle.holds_kv:
             return []
         handle.holds_kv = False
-        return [ReleaseKv(handle.admission.request)]
+        return [ReleaseKv(handle.spec.request)]
 
     def _ends(self, number: int, farewell: decode_pb2.ClosingEvent) -> decode_pb2.ClosingEvent:
         handle = self._live.pop(number, None)

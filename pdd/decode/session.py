@@ -23,11 +23,12 @@ from pdd.decode.actions import (
     StopSeq,
     ThrottleSeq,
 )
-from pdd.decode.commands import Admission, Rules, admission_from_proto
+from pdd.decode.commands import Rules, spec_of_admit
 from pdd.decode.events import EngineClosing
 from pdd.decode.frames import Outbox
 from pdd.decode.handles import HandleTable
 from pdd.engine.base import Engine, Extended, KvSource, SeqId, TokenOut
+from pdd.request_proto import RequestSpec
 from pdd.rpc.attach import Attachment, StreamEnd
 from pdd.transfer.base import Received, Refusal, TransferRefused
 from pdd.transfer.receiver import Receiver
@@ -110,10 +111,10 @@ class Session:
 
     def _admitted(self, message: decode_pb2.Admit) -> list[Action]:
         try:
-            admission = admission_from_proto(message, self._rules)
+            spec = spec_of_admit(message, self._rules)
         except ValueError as error:
             return self._table.refuse(message.handle, str(error))
-        return self._table.admit(message.handle, admission, next(self._seqs))
+        return self._table.admit(message.handle, spec, next(self._seqs))
 
     def _carry_out(self, actions: list[Action]) -> None:
         for action in actions:
@@ -122,8 +123,8 @@ class Session:
                     self._outbox.open(action)
                 case decode_pb2.ClosingEvent():
                     self._outbox.close(action)
-                case AdmitKv(handle, admission):
-                    self._expect_kv(handle, admission)
+                case AdmitKv(handle, spec):
+                    self._expect_kv(handle, spec)
                 case CancelKv(request):
                     self._receiver.cancel(request)
                 case ReleaseKv(request):
@@ -134,9 +135,9 @@ class Session:
 
     def _drive(self, action: EngineAction) -> None:
         match action:
-            case OpenSeq(seq, admission, payloads):
+            case OpenSeq(seq, spec, payloads):
                 self._routes[seq] = self
-                self._engine.open(seq, admission.prompt, admission.sampling, KvSource(payloads))
+                self._engine.open(seq, spec.prompt, spec.sampling, KvSource(payloads))
             case ExtendSeq(seq, first_index, ids, then_decode):
                 self._engine.extend(seq, first_index, ids, then_decode)
             case ThrottleSeq(seq, min_interval_s):
@@ -146,10 +147,10 @@ class Session:
             case AbortSeq(seq):
                 self._engine.abort(seq)
 
-    def _expect_kv(self, handle: int, admission: Admission) -> None:
+    def _expect_kv(self, handle: int, spec: RequestSpec) -> None:
         listener = _HandleListener(self, handle)
         try:
-            self._receiver.admit(admission.request, admission.prompt, admission.salt, admission.lease_s, listener)
+            self._receiver.admit(spec.request, spec.prompt, spec.salt, spec.lease_s, listener)
         except TransferRefused as refusal:
             self._carry_out(self._table.kv_failed(handle, refusal.reason, str(refusal)))
         except ValueError as error:

@@ -78,7 +78,7 @@ class BatchEngine(Engine):
             stack.push_async_callback(self._compute.call, self._model.close)
             await self._compute.call(self._model.load)
             task = asyncio.get_running_loop().create_task(self._run(), name="engine")
-            stack.push_async_callback(_cancel, task)
+            stack.push_async_callback(self._halt, task)
             self._running = stack.pop_all()
         return self
 
@@ -92,7 +92,6 @@ class BatchEngine(Engine):
         except Exception as error:
             _log.exception("the engine's loop broke")
             self._broken = error
-        finally:
             self._batches.put_nowait(None)
 
     async def _advance(self) -> None:
@@ -109,10 +108,11 @@ class BatchEngine(Engine):
         await self._room.acquire()
         self._batches.put_nowait(batch)
 
+    async def _halt(self, task: asyncio.Task[None]) -> None:
+        task.cancel()
+        await asyncio.wait([task])
+        # Not the task's own last act: one that is cancelled before its first turn has none.
+        self._batches.put_nowait(None)
+
     def _now_s(self) -> float:
         return asyncio.get_running_loop().time()
-
-
-async def _cancel(task: asyncio.Task[None]) -> None:
-    task.cancel()
-    await asyncio.wait([task])

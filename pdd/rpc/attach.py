@@ -2,7 +2,7 @@
 
 Called by the relay's, main's and prefill's `Attach` handlers with a session, which decides everything; this shell only moves
 messages. Reading and writing are tasks of their own, so that a peer that does not read never holds back its commands, and the
-engine never waits for either. Whatever ends the call, the caller gets control back and closes the session.
+engine never waits for either. Whatever ends the stream, the session is closed exactly once, and before the call is answered.
 """
 
 from __future__ import annotations

@@ -1,12 +1,9 @@
-"""A gateway's StartPrefill, checked: where prefill stops trusting its peer. Pure; called by the session."""
+"""Whom a StartPrefill sends KV to, checked. Pure; called by the session. The rest of it is checked by `pdd.request_proto`."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pdd.identity import RequestId
-from pdd.sampling import SamplingParams
-from pdd.sampling_proto import sampling_from_proto
 from pdd.v1 import prefill_pb2
 
 MAX_TARGETS = 2
@@ -20,40 +17,8 @@ class Target:
     kv_address: str  # host:port as seen from here
 
 
-@dataclass(frozen=True, slots=True)
-class PrefillRequest:
-    """A checked StartPrefill."""
-
-    request: RequestId
-    prompt: tuple[int, ...]
-    sampling: SamplingParams
-    salt: str
-    targets: tuple[Target, ...]
-    lease_s: float
-
-
-def request_from_proto(message: prefill_pb2.StartPrefill, context_tokens: int) -> PrefillRequest:
+def targets_of_start(message: prefill_pb2.StartPrefill) -> tuple[Target, ...]:
     """Raises ValueError that names the field and what it must be."""
-    request = RequestId.from_proto(message.request)
-    if request.gateway == 0 or request.counter == 0:
-        raise ValueError(f"request: gateway and counter must be set, got {request}")
-    if not message.prompt_ids:
-        raise ValueError("prompt_ids: at least 1 token")
-    if len(message.prompt_ids) >= context_tokens:
-        raise ValueError(
-            f"prompt_ids: {len(message.prompt_ids)} tokens leave no room for output in a context of {context_tokens}; "
-            "raise PDD_CONTEXT_TOKENS or shorten the prompt"
-        )
-    if message.lease_ms < 1:
-        raise ValueError("lease_ms: at least 1")
-    try:
-        sampling = sampling_from_proto(message.sampling)
-    except ValueError as error:
-        raise ValueError(f"sampling.{error}") from error
-    return PrefillRequest(request, tuple(message.prompt_ids), sampling, message.salt, _targets(message), message.lease_ms / 1000)
-
-
-def _targets(message: prefill_pb2.StartPrefill) -> tuple[Target, ...]:
     targets = tuple(Target(target.instance.id, target.kv_address) for target in message.targets)
     if not 1 <= len(targets) <= MAX_TARGETS:
         raise ValueError(f"targets: 1 to {MAX_TARGETS} of them, got {len(targets)}")

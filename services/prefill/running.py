@@ -15,11 +15,12 @@ from pdd.engine.base import Aborted, Engine, Failed, KvBlocks, Prefilled, SeqId,
 from pdd.identity import Instance
 from pdd.kv.hashing import chain_hashes
 from pdd.kv.store import BlockStore
+from pdd.request_proto import RequestSpec
 from pdd.transfer.feed import BlockFeed
 from pdd.transfer.outbound import OfferedKv, TransferReport
 from pdd.v1 import prefill_pb2
 from services.prefill import events
-from services.prefill.commands import PrefillRequest
+from services.prefill.commands import Target
 from services.prefill.job import AbortSeq, Action, CancelTransfers, CompleteFeed, FailFeed, Job, Unpin
 from services.prefill.targets import TargetChannels
 from services.prefill.transfer import PrefillGaveUp, TransferFailure, transfer
@@ -49,27 +50,28 @@ class RunningJob:
         self,
         parts: Parts,
         handle: int,
-        request: PrefillRequest,
+        spec: RequestSpec,
+        targets: tuple[Target, ...],
         emit: Callable[[prefill_pb2.PrefillEvent], None],
         ended: Callable[[], None],
     ) -> None:
         loop, layout = asyncio.get_running_loop(), parts.engine.layout
-        hashes = chain_hashes(request.prompt, layout.block_tokens, request.salt)
-        expires_s = loop.time() + request.lease_s
+        hashes = chain_hashes(spec.prompt, layout.block_tokens, spec.salt)
+        expires_s = loop.time() + spec.lease_s
         self._parts = parts
-        self._request = request
+        self._spec = spec
         self._emit = emit
         self._ended = ended
-        self._job = Job(handle, len(request.prompt), (target.id for target in request.targets))
+        self._job = Job(handle, len(spec.prompt), (target.id for target in targets))
         self._feed = BlockFeed()
         self._first: TokenOut | None = None
-        self._pinned = parts.store.reserve(request.request, len(hashes), layout.block_bytes, expires_s)
+        self._pinned = parts.store.reserve(spec.request, len(hashes), layout.block_bytes, expires_s)
         self._seq = next(parts.seqs)
         parts.running[self._seq] = self
-        parts.engine.prefill(self._seq, request.prompt, request.sampling)
+        parts.engine.prefill(self._seq, spec.prompt, spec.sampling)
         # The offers leave at once, so that their round trips hide behind the prefill.
-        offer = OfferedKv(request.request, parts.instance, layout, len(request.prompt), hashes)
-        self._sending = {target.id: self._send(target.id, target.kv_address, offer) for target in request.targets}
+        offer = OfferedKv(spec.request, parts.instance, layout, len(spec.prompt), hashes)
+        self._sending = {target.id: self._send(target.id, target.kv_address, offer) for target in targets}
         self._expiry = loop.call_at(expires_s, self._expire)
 
     @property
@@ -102,7 +104,7 @@ class RunningJob:
 
     def prefilled(self, event: Prefilled) -> None:
         # An end of sequence is no token of the answer, so the engine reports none; prefill's report needs one all the same.
-        first = self._first or TokenOut(self._seq, 0, self._request.sampling.eos_ids[0])
+        first = self._first or TokenOut(self._seq, 0, self._spec.sampling.eos_ids[0])
         self._carry_out(self._job.prefilled(event, first))
 
     def engine_closed(self, event: Failed | Aborted) -> None:
@@ -111,7 +113,7 @@ class RunningJob:
     # ── the transfers ──
 
     def _send(self, target: str, address: str, offer: OfferedKv) -> TransferTask:
-        running = transfer(self._parts.channels, address, offer, self._feed, self._request.lease_s, partial(self._wanted, target))
+        running = transfer(self._parts.channels, address, offer, self._feed, self._spec.lease_s, partial(self._wanted, target))
         task = asyncio.get_running_loop().create_task(running, name=f"transfer {offer.request} to {target}")
         # A callback and not a line at the task's end: a task that is cancelled before it has started never runs.
         task.add_done_callback(partial(self._transfer_over, target))
@@ -134,7 +136,7 @@ class RunningJob:
     # ── shared ──
 
     def _expire(self) -> None:
-        text = f"the lease of {self._request.lease_s:g} s ran out: give it a longer one, or retry when prefill is less loaded"
+        text = f"the lease of {self._spec.lease_s:g} s ran out: give it a longer one, or retry when prefill is less loaded"
         self.fail(events.LEASE_EXPIRED, text)
 
     def _carry_out(self, actions: list[Action]) -> None:

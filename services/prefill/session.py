@@ -12,11 +12,12 @@ from functools import partial
 import grpc
 
 from pdd.kv.store import NoMemory
+from pdd.request_proto import spec_from_proto
 from pdd.rpc.attach import Attachment, StreamEnd
 from pdd.rpc.handles import EndedHandles
 from pdd.v1 import prefill_pb2
 from services.prefill import events
-from services.prefill.commands import request_from_proto
+from services.prefill.commands import targets_of_start
 from services.prefill.frames import Outbox
 from services.prefill.running import Parts, RunningJob
 
@@ -77,8 +78,9 @@ class Session:
             self._refuse(handle, events.OVERLOADED, text)
             return
         try:
-            request = request_from_proto(message, self._parts.engine.capabilities.context_tokens)
-            job = RunningJob(self._parts, handle, request, self._emit, partial(self._job_ended, handle))
+            spec = spec_from_proto(message, self._parts.engine.capabilities.context_tokens)
+            targets = targets_of_start(message)
+            job = RunningJob(self._parts, handle, spec, targets, self._emit, partial(self._job_ended, handle))
         except ValueError as error:
             self._refuse(handle, events.BAD_COMMAND, str(error))
         except NoMemory as error:

@@ -34,9 +34,14 @@ class Stream(ABC, Generic[CommandT, FrameT]):
         self.over = False
         self.error: grpc.aio.AioRpcError | None = None  # how it ended; None where in good order
         self._changed = asyncio.Event()
+        self._writing = asyncio.Lock()  # gRPC takes one write at a time
 
     @abstractmethod
     def take(self, frame: FrameT) -> None: ...
+
+    async def send(self, command: CommandT) -> None:
+        async with self._writing:
+            await self.call.write(command)
 
     async def read_all(self) -> None:
         try:
@@ -129,17 +134,17 @@ class DecodeStream(Stream[decode_pb2.DecodeCommand, decode_pb2.DecodeFrame]):
             lease_ms=lease_ms,
             decode_on_commit=decode_on_commit,
         )
-        await self.call.write(decode_pb2.DecodeCommand(admit=admit))
+        await self.send(decode_pb2.DecodeCommand(admit=admit))
 
     async def extend(self, handle: int, first_index: int, ids: Sequence[int], then_decode: bool = False) -> None:
         extend = decode_pb2.Extend(handle=handle, first_index=first_index, ids=ids, then_decode=then_decode)
-        await self.call.write(decode_pb2.DecodeCommand(extend=extend))
+        await self.send(decode_pb2.DecodeCommand(extend=extend))
 
     async def stop(self, handle: int) -> None:
-        await self.call.write(decode_pb2.DecodeCommand(stop=decode_pb2.Stop(handle=handle)))
+        await self.send(decode_pb2.DecodeCommand(stop=decode_pb2.Stop(handle=handle)))
 
     async def abort(self, handle: int) -> None:
-        await self.call.write(decode_pb2.DecodeCommand(abort=decode_pb2.Abort(handle=handle, reason="test")))
+        await self.send(decode_pb2.DecodeCommand(abort=decode_pb2.Abort(handle=handle, reason="test")))
 
     async def until_closed(self, handle: int) -> Told:
         told = self.told[handle]
@@ -174,10 +179,10 @@ class PrefillStream(Stream[prefill_pb2.PrefillCommand, prefill_pb2.PrefillFrame]
             targets=[prefill_pb2.Target(instance=instance.to_proto(), kv_address=address) for instance, address in targets],
             lease_ms=lease_ms,
         )
-        await self.call.write(prefill_pb2.PrefillCommand(start=start))
+        await self.send(prefill_pb2.PrefillCommand(start=start))
 
     async def abort(self, handle: int) -> None:
-        await self.call.write(prefill_pb2.PrefillCommand(abort=prefill_pb2.AbortPrefill(handle=handle, reason="test")))
+        await self.send(prefill_pb2.PrefillCommand(abort=prefill_pb2.AbortPrefill(handle=handle, reason="test")))
 
     def kinds(self, handle: int) -> list[str]:
         return [str(event.WhichOneof("event")) for event in self.told[handle]]

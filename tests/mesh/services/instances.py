@@ -42,8 +42,8 @@ def prompt(tokens: int, seed: int = 0) -> list[int]:
 
 
 @asynccontextmanager
-async def running_engine(config: SimConfig) -> AsyncIterator[Engine]:
-    async with BatchEngine(SimModel(config), StepLimits(), InlineCompute()) as engine:
+async def running_engine(model: SimModel) -> AsyncIterator[Engine]:
+    async with BatchEngine(model, StepLimits(), InlineCompute()) as engine:
         yield engine
 
 
@@ -80,10 +80,10 @@ class RunningPrefill:
 
 @asynccontextmanager
 async def running_decoder(
-    name: str, rules: Callable[[Capabilities], Rules], config: SimConfig, budget_blocks: int
+    name: str, rules: Callable[[Capabilities], Rules], model: SimModel, budget_blocks: int
 ) -> AsyncIterator[RunningDecoder]:
     instance = Instance(name, 1)
-    async with running_engine(config) as engine:
+    async with running_engine(model) as engine:
         store = BlockStore(budget_blocks * engine.layout.block_bytes)
         async with (
             Receiver(engine.layout, store) as receiver,
@@ -96,19 +96,21 @@ async def running_decoder(
 
 @asynccontextmanager
 async def running_main(config: SimConfig = FAST, budget_blocks: int = BUDGET_BLOCKS) -> AsyncIterator[RunningDecoder]:
-    async with running_decoder("main-0", main_rules, config, budget_blocks) as running:
+    async with running_decoder("main-0", main_rules, SimModel(config), budget_blocks) as running:
         yield running
 
 
 @asynccontextmanager
 async def running_relay(config: SimConfig = FAST, budget_blocks: int = BUDGET_BLOCKS) -> AsyncIterator[RunningDecoder]:
-    async with running_decoder("relay-0", relay_rules, config, budget_blocks) as running:
+    async with running_decoder("relay-0", relay_rules, SimModel(config), budget_blocks) as running:
         yield running
 
 
 @asynccontextmanager
-async def running_prefill(config: SimConfig = FAST, budget_blocks: int = BUDGET_BLOCKS) -> AsyncIterator[RunningPrefill]:
-    async with running_engine(config) as engine, TargetChannels() as channels:
+async def running_prefill(
+    config: SimConfig = FAST, budget_blocks: int = BUDGET_BLOCKS, kind: type[SimModel] = SimModel
+) -> AsyncIterator[RunningPrefill]:
+    async with running_engine(kind(config)) as engine, TargetChannels() as channels:
         store = BlockStore(budget_blocks * engine.layout.block_bytes)
         async with (
             Worker(engine, store, channels, Instance("prefill-0", 1)) as worker,

@@ -8,6 +8,7 @@ import pytest
 
 from pdd.engine.sim.reference import continuation
 from pdd.identity import RequestId
+from pdd.v1 import decode_pb2
 from tests.eventually import eventually
 from tests.mesh.services.conftest import Site
 from tests.mesh.services.instances import greedy, prompt
@@ -116,6 +117,15 @@ async def test_kv_that_never_comes_ends_the_handle_with_its_lease(site: Site) ->
     await site.to_main.admit(1, REQUEST, IDS, greedy(5), lease_ms=50)
     told = await site.to_main.until_closed(1)
     assert told.error.message.startswith("LEASE_EXPIRED")
+    await site.until_free()
+
+
+async def test_whole_kv_that_nobody_extends_ends_with_its_lease(site: Site) -> None:
+    await site.to_main.admit(1, REQUEST, IDS, greedy(5), lease_ms=200)
+    await site.to_prefill.start(1, REQUEST, IDS, greedy(5), [site.main.target])
+    told = await site.to_main.until_closed(1)
+    assert told.kv_ready
+    assert told.error.code == decode_pb2.HANDLE_ERROR_CODE_LEASE_EXPIRED
     await site.until_free()
 
 

@@ -6,6 +6,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from pdd.engine.base import EngineFault, Payload
+from pdd.engine.sim.model import SimModel
 from pdd.engine.sim.reference import continuation
 from pdd.identity import Instance, RequestId
 from pdd.v1 import kv_pb2, prefill_pb2
@@ -95,6 +97,33 @@ async def test_a_lease_that_runs_out_ends_the_job_and_its_transfers(paced: Site)
     assert "first_token" not in kinds
     assert (await paced.to_main.until_closed(1)).tokens == []
     await paced.until_free()
+
+
+class ModelThatLosesItsKv(SimModel):
+    def export_kv(self, slot: int, first_block: int, last_block: int) -> tuple[Payload, ...]:
+        if last_block > 8:
+            raise EngineFault("block 8 can't be read: restart the instance")
+        return super().export_kv(slot, first_block, last_block)
+
+
+async def test_an_engine_that_fails_in_the_middle_cancels_the_transfers() -> None:
+    async with (
+        running_prefill(PACED, kind=ModelThatLosesItsKv) as prefill,
+        running_main() as main,
+        attached_prefill(prefill.address) as to_prefill,
+        attached_decoder(main.address) as to_main,
+    ):
+        await to_main.admit(1, REQUEST, IDS, greedy(9))
+        await to_main.extend(1, 0, [5], then_decode=True)
+        await to_prefill.start(1, REQUEST, IDS, greedy(9), [main.target])
+        assert await to_prefill.until_released(1) == ["wanted", "failed", "released"]
+        failed = to_prefill.told[1][1].failed
+        assert failed.code == prefill_pb2.PREFILL_ERROR_CODE_ENGINE_FAILED
+        assert "block 8 can't be read" in failed.message
+        told = await to_main.until_closed(1)
+        assert told.error.message.startswith("CANCELLED_ATTEMPT")
+        assert told.tokens == []
+        await eventually(lambda: prefill.holds_nothing and main.holds_nothing)
 
 
 async def test_a_handle_used_twice_ends(paced: Site) -> None:

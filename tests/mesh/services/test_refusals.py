@@ -12,7 +12,7 @@ from pdd.identity import RequestId
 from pdd.rpc.channel import open_channel
 from pdd.v1 import decode_pb2, decode_pb2_grpc, identity_pb2, prefill_pb2
 from tests.mesh.services.conftest import Site
-from tests.mesh.services.gateways import DecodeStream, attached_decoder, attached_prefill
+from tests.mesh.services.gateways import HELLO, DecodeStream, attached_decoder, attached_prefill
 from tests.mesh.services.instances import greedy, prompt
 
 REQUEST = RequestId(5, 1)
@@ -93,6 +93,16 @@ async def test_the_first_command_must_be_hello(site: Site, first: decode_pb2.Dec
     assert stream.error is not None
     assert stream.error.code() is grpc.StatusCode.FAILED_PRECONDITION
     assert named in str(stream.error.details())
+
+
+@pytest.mark.parametrize(
+    "command", [decode_pb2.DecodeCommand(), decode_pb2.DecodeCommand(hello=HELLO)], ids=["empty", "a second hello"]
+)
+async def test_a_command_out_of_place_ends_the_stream(site: Site, command: decode_pb2.DecodeCommand) -> None:
+    await site.to_main.call.write(command)
+    await site.to_main.until(lambda: site.to_main.over)
+    assert site.to_main.error is not None
+    assert site.to_main.error.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
 async def test_each_instance_says_who_it_is_first(site: Site) -> None:

@@ -48,12 +48,11 @@ async def refuse(channels: TargetChannels) -> None:
 
 
 async def test_a_channel_whose_peer_was_lost_is_not_used_again() -> None:
-    async with TargetChannels() as channels:
-        async with channels.use(HERE) as before:
-            with pytest.raises(TransferLost):
-                await lose(channels)
-            async with channels.use(HERE) as after:
-                assert after is not before
+    async with TargetChannels() as channels, channels.use(HERE) as before:
+        with pytest.raises(TransferLost):
+            await lose(channels)
+        async with channels.use(HERE) as after:
+            assert after is not before
 
 
 async def test_a_refusal_says_nothing_against_the_channel() -> None:

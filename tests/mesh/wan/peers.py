@@ -10,6 +10,7 @@ from wan.relay import Relay
 
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+Connect = Callable[[str], Awaitable[Streams]]
 
 HOST = "127.0.0.1"
 
@@ -73,9 +74,22 @@ async def listening(handler: Handler) -> AsyncIterator[str]:
         await asyncio.gather(*tasks)
 
 
-async def connect(address: str) -> Streams:
-    host, _, port = address.rpartition(":")
-    return await asyncio.open_connection(host, int(port))
+@asynccontextmanager
+async def connecting() -> AsyncIterator[Connect]:
+    """A function that connects to a "host:port"; leaving closes what it opened."""
+    writers: list[asyncio.StreamWriter] = []
+
+    async def connect(address: str) -> Streams:
+        host, _, port = address.rpartition(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writers.append(writer)
+        return reader, writer
+
+    try:
+        yield connect
+    finally:
+        for writer in writers:
+            writer.transport.abort()
 
 
 @asynccontextmanager

@@ -57,5 +57,5 @@ CASES = (
         _chat("Übersetze: 오늘 날씨가 좋아요 🌞🌊, สวัสดีครับ, こんにちは世界 🎉, Привет! Und erkläre jedes Wort 👩‍🚀."),
         35,
     ),
-    Case("code", _CODE, 35),
+    Case("code", _CODE, 55),
 )

@@ -6,10 +6,11 @@ import pytest
 
 from pdd.decode import events
 from pdd.decode.actions import AbortSeq, Action, AdmitKv, CancelKv, ExtendSeq, OpenSeq, ReleaseKv, StopSeq, ThrottleSeq
-from pdd.decode.commands import Admission, Rules
+from pdd.decode.commands import Rules
 from pdd.decode.handles import HandleTable
 from pdd.engine.base import Aborted, EngineFault, Extended, Failed, Finished, FinishReason, Stopped
 from pdd.identity import RequestId
+from pdd.request_proto import RequestSpec
 from pdd.sampling import SamplingParams
 from pdd.transfer.base import Received, Refusal
 from pdd.v1 import decode_pb2
@@ -17,16 +18,16 @@ from pdd.v1 import decode_pb2
 MAIN = Rules("main", takes_handoff=True, decodes_on_commit=False, context_tokens=64)
 RELAY = Rules("relay", takes_handoff=False, decodes_on_commit=True, context_tokens=64)
 REQUEST = RequestId(5, 1)
-ADMISSION = Admission(REQUEST, (1, 2, 3), SamplingParams(max_tokens=10, seed=1), "", 1.0)
+SPEC = RequestSpec(REQUEST, (1, 2, 3), SamplingParams(max_tokens=10, seed=1), "", 1.0)
 RECEIVED = Received(REQUEST, (b"block",), first_token=42, final=False)
 FINAL = Received(REQUEST, (b"block",), first_token=42, final=True)
 READY = events.kv_ready(1, 1)
-OPENED = OpenSeq(7, ADMISSION, (b"block",))
+OPENED = OpenSeq(7, SPEC, (b"block",))
 
 
 def admitted(rules: Rules = MAIN) -> HandleTable:
     table = HandleTable(rules)
-    assert table.admit(1, ADMISSION, 7) == [AdmitKv(1, ADMISSION)]
+    assert table.admit(1, SPEC, 7) == [AdmitKv(1, SPEC)]
     return table
 
 
@@ -148,7 +149,7 @@ class TestAbort:
 
     def test_of_all_leaves_nothing(self) -> None:
         table = opened()
-        table.admit(2, ADMISSION, 8)
+        table.admit(2, SPEC, 8)
         assert table.abort_all() == [AbortSeq(7), CancelKv(REQUEST), events.aborted(2)]
         table.closed(Aborted(7))
         assert len(table) == 0
@@ -175,14 +176,14 @@ class TestRefusals:
 
     def test_a_live_handle_used_again_ends(self) -> None:
         table = admitted()
-        actions = table.admit(1, ADMISSION, 8)
+        actions = table.admit(1, SPEC, 8)
         assert actions[0] == CancelKv(REQUEST)
         assert error_of(actions)[0] == decode_pb2.HANDLE_ERROR_CODE_BAD_COMMAND
 
     def test_an_ended_handle_used_again_is_refused(self) -> None:
         table = admitted()
         table.abort(1)
-        assert error_of(table.admit(1, ADMISSION, 8))[0] == decode_pb2.HANDLE_ERROR_CODE_BAD_COMMAND
+        assert error_of(table.admit(1, SPEC, 8))[0] == decode_pb2.HANDLE_ERROR_CODE_BAD_COMMAND
 
     def test_a_relay_takes_no_handoff(self) -> None:
         code, text = error_of(admitted(RELAY).extend(1, 0, [42], True))
@@ -207,5 +208,5 @@ class TestRefusals:
 
     def test_more_handles_than_the_bound_are_refused(self) -> None:
         table = HandleTable(MAIN, bound=1)
-        table.admit(1, ADMISSION, 7)
-        assert error_of(table.admit(2, ADMISSION, 8))[0] == decode_pb2.HANDLE_ERROR_CODE_OVERLOADED
+        table.admit(1, SPEC, 7)
+        assert error_of(table.admit(2, SPEC, 8))[0] == decode_pb2.HANDLE_ERROR_CODE_OVERLOADED

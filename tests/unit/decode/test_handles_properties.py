@@ -7,10 +7,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from pdd.decode.actions import AbortSeq, Action, AdmitKv, CancelKv, ExtendSeq, OpenSeq, ReleaseKv, StopSeq, ThrottleSeq
-from pdd.decode.commands import Admission, Rules
+from pdd.decode.commands import Rules
 from pdd.decode.handles import HandleTable
 from pdd.engine.base import Aborted, EngineFault, Extended, Failed, Finished, FinishReason, Stopped
 from pdd.identity import RequestId
+from pdd.request_proto import RequestSpec
 from pdd.sampling import SamplingParams
 from pdd.transfer.base import Received, Refusal
 from pdd.v1 import decode_pb2
@@ -39,8 +40,8 @@ class HandleTableMachine(RuleBasedStateMachine):
     def carry_out(self, actions: list[Action]) -> None:
         for action in actions:
             match action:
-                case AdmitKv(handle, admission):
-                    self.expected[admission.request] = handle
+                case AdmitKv(handle, spec):
+                    self.expected[spec.request] = handle
                     self.lives[handle] = []
                 case CancelKv(request):
                     del self.expected[request]
@@ -71,8 +72,8 @@ class HandleTableMachine(RuleBasedStateMachine):
     @rule(handle=HANDLES)
     def admit(self, handle: int) -> None:
         self.seqs += 1
-        admission = Admission(RequestId(1, self.seqs), (1, 2), SamplingParams(max_tokens=MAX_TOKENS, seed=0), "", 1.0)
-        self.carry_out(self.table.admit(handle, admission, self.seqs))
+        spec = RequestSpec(RequestId(1, self.seqs), (1, 2), SamplingParams(max_tokens=MAX_TOKENS, seed=0), "", 1.0)
+        self.carry_out(self.table.admit(handle, spec, self.seqs))
 
     @rule(handle=HANDLES, first=st.integers(0, 4), count=st.integers(0, 4), then_decode=st.booleans())
     def extend(self, handle: int, first: int, count: int, then_decode: bool) -> None:

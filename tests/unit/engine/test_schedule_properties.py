@@ -122,7 +122,7 @@ class Engines(RuleBasedStateMachine):
         assert 0 <= load.kv_used <= 1
 
     def drain(self) -> None:
-        for _ in range(1000):
+        for _ in range(500):
             if self.step is None:
                 self.plan()
             if self.step is None:

@@ -1,5 +1,6 @@
 """docs/operations.md names every setting, error code and metric, and none that does not exist."""
 
+import enum
 import re
 from pathlib import Path
 
@@ -44,6 +45,28 @@ def test_every_setting_is_documented_and_every_documented_one_exists() -> None:
     assert documented - variables() == set()
 
 
+@pytest.mark.parametrize("settings", [EngineSettings, GatewaySettings, MeshSettings, WanSettings])
+def test_documented_defaults_are_the_real_ones(settings: type[BaseSettings]) -> None:
+    rows = dict(re.findall(r"^\| `(PDD_\w+)`(?: ◆)? \| ([^|]*?) ?\|", TEXT, re.MULTILINE))
+    shared = {"PDD_INSTANCE_ID", "PDD_LISTEN", "PDD_MODEL_DIR"}  # each process has its own
+    for name, field in settings.model_fields.items():
+        variable = f"{settings.model_config.get('env_prefix', '')}{name}".upper()
+        if variable in rows and variable not in shared and field.default is not None:
+            assert rows[variable] == written(field.default), variable
+
+
+def written(default: object) -> str:
+    """A default as it is typed into the environment."""
+    match default:
+        case bool():
+            return str(default).lower()
+        case enum.Enum():
+            return str(default.value)
+        case float():
+            return f"{default:g}"
+    return str(default)
+
+
 @pytest.mark.parametrize("code", list(MeshErrorCode), ids=lambda code: code.value)
 def test_every_error_code_is_documented(code: MeshErrorCode) -> None:
     assert f"| `{code.value}` |" in TEXT
@@ -51,7 +74,7 @@ def test_every_error_code_is_documented(code: MeshErrorCode) -> None:
 
 def test_every_reason_to_refuse_a_transfer_is_documented() -> None:
     prefix = "REFUSAL_REASON_"
-    reasons = {name.removeprefix(prefix) for name in kv_pb2.RefusalReason.keys()} - {"UNSPECIFIED"}
+    reasons = {value.name.removeprefix(prefix) for value in kv_pb2.RefusalReason.DESCRIPTOR.values} - {"UNSPECIFIED"}
     assert {reason for reason in reasons if f"`{reason}`" not in TEXT} == set()
 
 

@@ -1,0 +1,34 @@
+import pytest
+from pydantic import ValidationError
+
+from services.main.config import MainSettings
+from services.prefill.config import PrefillSettings
+from services.relay.config import RelaySettings
+
+
+@pytest.mark.parametrize(
+    ("kind", "instance_id", "site"),
+    [(PrefillSettings, "prefill-0", "a"), (RelaySettings, "relay-0", "a"), (MainSettings, "main-0", "b")],
+)
+def test_each_role_has_a_name_and_a_site_of_its_own(
+    kind: type[PrefillSettings | RelaySettings | MainSettings], instance_id: str, site: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("PDD_INSTANCE_ID", "PDD_SITE"):
+        monkeypatch.delenv(name, raising=False)
+    settings = kind()
+    assert (settings.instance_id, settings.site) == (instance_id, site)
+
+
+def test_settings_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PDD_INSTANCE_ID", "main-7")
+    monkeypatch.setenv("PDD_WAN_CONTROL", "http://10.0.0.1:8474")
+    monkeypatch.setenv("PDD_KV_BUDGET_MB", "3")
+    settings = MainSettings()
+    assert (settings.instance_id, settings.wan_control, settings.kv_budget_bytes) == ("main-7", "http://10.0.0.1:8474", 3 << 20)
+
+
+@pytest.mark.parametrize(("name", "value"), [("PDD_INSTANCE_ID", "x" * 65), ("PDD_INSTANCE_ID", ""), ("PDD_KV_BUDGET_MB", "0")])
+def test_settings_out_of_bounds_are_refused(name: str, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(name, value)
+    with pytest.raises(ValidationError, match=name.removeprefix("PDD_").lower()):
+        MainSettings()
