@@ -108,17 +108,20 @@ class _Reset(Exception):
 
 
 class Connection:
-    def __init__(self, id: int, near: socket.socket, peer: str, target: str, link: Link) -> None:
+    def __init__(self, id: int, near: socket.socket, peer: str, target: str, link: Link, *, from_b: bool = False) -> None:
+        """`from_b`: it is opened from site B, so that what `near` sends crosses from B to A."""
         self._id = id
         self._peer = peer
         self._near = near
         self._target = target
         self._link = link
+        self._from_b = from_b
         self._pipes: tuple[Pipe, Pipe] | None = None
         self._ended = False
 
     def count(self) -> ConnectionCount:
-        a_to_b, b_to_a = (pipe.crossed_bytes for pipe in self._pipes) if self._pipes else (0, 0)
+        there, back = (pipe.crossed_bytes for pipe in self._pipes) if self._pipes else (0, 0)
+        a_to_b, b_to_a = (back, there) if self._from_b else (there, back)
         return ConnectionCount(self._id, self._peer, not self._ended, a_to_b, b_to_a)
 
     def close(self) -> None:
@@ -155,8 +158,9 @@ class Connection:
             return None
 
     async def _carry(self, far: socket.socket) -> None:
-        there = Pipe(self._link.a_to_b, self._near, far)
-        back = Pipe(self._link.b_to_a, far, self._near)
+        lines = (self._link.a_to_b, self._link.b_to_a)
+        line_there, line_back = reversed(lines) if self._from_b else lines
+        there, back = Pipe(line_there, self._near, far), Pipe(line_back, far, self._near)
         self._pipes = there, back
         async with asyncio.TaskGroup() as group:
             deliveries = [group.create_task(_deliver(there, back)), group.create_task(_deliver(back, there))]

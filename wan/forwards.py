@@ -1,4 +1,4 @@
-"""Leased ports: each forwards what connects to it, over the line, to a target in site B.
+"""Forwarded ports: each forwards what connects to it, over the line, to a target in the other site.
 
 Called by `relay`. Owns the listeners and the tasks of their connections; the tasks run in a group of the relay's.
 """
@@ -38,11 +38,15 @@ class ForwardCount:
 
 
 class Forward:
-    def __init__(self, name: str, target: str, host: str, link: Link, group: asyncio.TaskGroup) -> None:
+    def __init__(
+        self, name: str, target: str, host: str, link: Link, group: asyncio.TaskGroup, *, port: int = 0, from_b: bool = False
+    ) -> None:
+        """`from_b`: it listens in site B for a target in site A."""
         self.name = name
         self.target = target  # of connections accepted from now on
         self._host = host
-        self._port = 0
+        self._port = port
+        self._from_b = from_b
         self._link = link
         self._group = group
         self._ids = itertools.count(1)
@@ -105,7 +109,7 @@ class Forward:
         if self._link.settings.outage is Outage.RESET or len(self._running) >= MAX_CONNECTIONS:
             sockets.abort(near)
             return
-        connection = Connection(next(self._ids), near, peer, self.target, self._link)
+        connection = Connection(next(self._ids), near, peer, self.target, self._link, from_b=self._from_b)
         task = self._group.create_task(connection.run())
         self._running[connection] = task
         task.add_done_callback(lambda _: self._forget(connection))

@@ -12,6 +12,7 @@ from random import Random
 from types import TracebackType
 from typing import Self
 
+from pdd.rpc.server import split_address
 from pdd.telemetry import get_logger
 from wan.forwards import Forward, ForwardCount
 from wan.line import Link
@@ -93,10 +94,23 @@ class Relay:
         async with self._changing:
             forward = self._forwards.get(name)
             if forward is None:
-                forward = await self._open(name, target)
+                forward = Forward(name, target, self._host, self._link, self._group)
+                await self._open(forward)
             elif forward.target != target:
                 log.info("forward points elsewhere", forward=name, address=forward.address, target=target)
                 forward.target = target
+            return forward.address
+
+    async def open_from_b(self, name: str, target: str, listen: str) -> str:
+        """Let site B reach `target` in site A at `listen` (both "host:port"), and return the address listened on.
+
+        Raises ValueError on a bad target and ForwardRefused.
+        """
+        split_target(target)
+        host, port = split_address(listen)
+        async with self._changing:
+            forward = Forward(name, target, host, self._link, self._group, port=port, from_b=True)
+            await self._open(forward)
             return forward.address
 
     async def release(self, name: str) -> bool:
@@ -118,16 +132,14 @@ class Relay:
             self._deleted_bytes[1] + sum(count.b_to_a_bytes for count in forwards),
         )
 
-    async def _open(self, name: str, target: str) -> Forward:
+    async def _open(self, forward: Forward) -> None:
         if len(self._forwards) >= MAX_FORWARDS:
-            raise ForwardRefused(f"forward {name!r}: all {MAX_FORWARDS} are in use; delete one")
-        forward = Forward(name, target, self._host, self._link, self._group)
+            raise ForwardRefused(f"forward {forward.name!r}: all {MAX_FORWARDS} are in use; delete one")
         # Opened even while ports are refused: a lease has a port.
         await self._listen(forward)
-        self._forwards[name] = forward
+        self._forwards[forward.name] = forward
         await self._apply(forward)
-        log.info("forward opens", forward=name, address=forward.address, target=target)
-        return forward
+        log.info("forward opens", forward=forward.name, address=forward.address, target=forward.target)
 
     async def _apply(self, forward: Forward) -> None:
         if self._settings.outage is Outage.REFUSE:

@@ -16,6 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 TARGET_RHO = 0.5
+MIN_GAIN = 0.25  # share of the rest by which a round must shrink it: less is not worth holding the relay's slot for longer
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +100,8 @@ def next_move(rest: int, rounds: int, pace: Pace, policy: HandoffPolicy) -> Anot
     interval_s = throttled_interval_s(pace, policy.itl_target_s)
     if pace.extend_s >= interval_s:
         return HandOver("the relay outruns main")
-    if rest - rest_after_round(rest, pace, interval_s) < 1:
-        return HandOver("the rest no longer shrinks")
+    if rest - rest_after_round(rest, pace, interval_s) < MIN_GAIN * rest:
+        return HandOver("the rest hardly shrinks any more")
     return AnotherRound(interval_s if interval_s > pace.relay_interval_s else 0.0)
 
 

@@ -17,7 +17,10 @@ from pdd.sampling import TokenLogprobs
 
 @dataclass(frozen=True, slots=True)
 class FirstToken:
-    """Prefill sampled output index 0. With `finish` it is also the last one, and no decoder opens."""
+    """Prefill sampled output index 0. With `finish` the answer ends here, and no decoder opens.
+
+    LENGTH: this is the last token. STOP: it is an end of sequence, and the answer has no token at all.
+    """
 
     token: int
     finish: FinishReason | None = None

@@ -29,6 +29,7 @@ Rules
        and heard right after index 0.
     3. Whoever makes the last token ends the request: prefill (at index 0), the relay at any time before its Stopped, or main.
        A stop string, the client leaving, a deadline, and the loss or failure of an instance that is still needed end it too.
+       An end of sequence is not a token of the answer: decoders do not report it, prefill's is not shown.
     4. The end is one Finish or one Fail (neither where the client has gone), preceded by an Abort for every handle that is not
        closed. Nothing is acted upon after it.
     5. An instance that is not needed any more may go: a relay that has ended, prefill when every decoder has its KV.
@@ -142,8 +143,9 @@ class HandoffMachine:
     def _on_first_token(self, event: FirstToken, now_s: float) -> None:
         if self.phase is not Phase.PREFILLING:
             raise _BrokenProtocol(Role.PREFILL, "a second first token")
-        logprobs = () if event.logprobs is None else (event.logprobs,)
-        self._show(NewTokens(Role.PREFILL, 0, (event.token,), logprobs))
+        if event.finish is not FinishReason.STOP:
+            logprobs = () if event.logprobs is None else (event.logprobs,)
+            self._show(NewTokens(Role.PREFILL, 0, (event.token,), logprobs))
         if event.finish is not None:
             self._finish(event.finish)
             return

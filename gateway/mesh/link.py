@@ -55,6 +55,7 @@ class Link(ABC, Generic[CommandT, FrameT]):
         self._outbox: deque[CommandT] = deque()
         self._outbox_filled = asyncio.Event()
         self._limit: asyncio.Timeout | None = None  # on the exchange; there while commands are taken
+        self._why_given_up = ""
         self._detaching = False
         self._load = 0.0
         self._load_at_s = float("-inf")
@@ -118,7 +119,7 @@ class Link(ABC, Generic[CommandT, FrameT]):
             self._outbox_filled.set()
         else:
             # The sender may be in the middle of something: the stream ends, and handles hear of it, from `run`.
-            self._limit.reschedule(asyncio.get_running_loop().time())
+            self._give_up(f"{len(self._outbox)} commands wait for the instance to read them")
 
     # For the peer that runs it
 
@@ -154,26 +155,38 @@ class Link(ABC, Generic[CommandT, FrameT]):
                 await self._exchange(call)
         except TimeoutError:
             if not self._detaching:
-                raise LinkLost(f"{len(self._outbox)} commands wait for the instance to read them") from None
+                raise LinkLost(self._why_given_up) from None
         finally:
             self._limit = None
 
+    def _give_up(self, why: str) -> None:
+        """End the exchange from outside of it."""
+        if self._limit is not None:
+            self._why_given_up = why
+            self._limit.reschedule(asyncio.get_running_loop().time())
+
     async def _exchange(self, call: grpc.aio.StreamStreamCall[CommandT, FrameT]) -> None:
-        lost: BaseException | None = None
+        # No task group: one that is cancelled in the moment in which a task of it fails reports the failure alone (Python 3.11),
+        # and whoever runs this link would open the next one instead of ending.
+        writing = asyncio.create_task(self._write_all(call))
+        writing.add_done_callback(self._writer_ended)
         try:
-            async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self._write_all(call))
-                tasks.create_task(self._read_all(call))
-        except* LinkLost as group:
-            lost = group.exceptions[0]
-        if lost is not None:
-            raise lost
+            await self._read_all(call)
+        finally:
+            writing.cancel()
+            await asyncio.wait([writing])
+        if not writing.cancelled():
+            writing.result()
+
+    def _writer_ended(self, writing: asyncio.Task[None]) -> None:
+        if not writing.cancelled() and writing.exception() is not None:
+            self._give_up(f"the gateway failed to write: {writing.exception()!r}")
 
     async def _greet(self, call: grpc.aio.StreamStreamCall[CommandT, FrameT]) -> None:
         hello = identity_pb2.Hello(**{"from": self._gateway.to_proto()}, protocol=PROTOCOL)
         try:
             async with asyncio.timeout(self._settings.greeting_timeout_s):
-                await self._write(call, self._hello(hello))
+                await _write(call, self._hello(hello))
                 frame = await self._read(call)
         except TimeoutError:
             raise LinkLost(f"no Hello from {self.registration.address} in {self._settings.greeting_timeout_s:g} s") from None
@@ -185,14 +198,13 @@ class Link(ABC, Generic[CommandT, FrameT]):
             raise LinkLost(f"{self.registration.address} is {peer}, not {self.registration.instance} as the registry has it")
 
     async def _write_all(self, call: grpc.aio.StreamStreamCall[CommandT, FrameT]) -> None:
-        while True:
+        while not self._detaching or self._outbox:
             await self._outbox_filled.wait()
             self._outbox_filled.clear()
             while self._outbox:
-                if not await self._write(call, self._outbox.popleft()):
+                if not await self._write_in_time(call, self._outbox.popleft()):
                     return
-            if self._detaching:
-                return  # the instance ends the stream
+        # Detached: now it is the instance that ends the stream.
 
     async def _read_all(self, call: grpc.aio.StreamStreamCall[CommandT, FrameT]) -> None:
         while (frame := await self._read(call)) is not None:
@@ -201,26 +213,25 @@ class Link(ABC, Generic[CommandT, FrameT]):
             raise LinkLost("the instance ended the stream")
 
     def _take(self, frame: FrameT) -> None:
-        load = self._load_of(frame)
-        if load is not None:
-            self._load, self._load_at_s = load, asyncio.get_running_loop().time()
         try:
+            load = self._load_of(frame)
             events_of = self._events(frame)
         except ValueError as error:
             raise LinkLost(f"the instance sent a malformed frame: {error}") from error
+        if load is not None:
+            self._load, self._load_at_s = load, asyncio.get_running_loop().time()
         for handle, events in events_of.items():
             self._handles.deliver(handle, events)
 
-    async def _write(self, call: grpc.aio.StreamStreamCall[CommandT, FrameT], command: CommandT) -> bool:
-        """False where the call is dead: all that a write says of it is INTERNAL, the next read has the cause."""
+    async def _write_in_time(self, call: grpc.aio.StreamStreamCall[CommandT, FrameT], command: CommandT) -> bool:
+        # Not `asyncio.timeout`: cancelling a write cancels its call, and the reader would take that for its own cancellation.
+        limit_s = self._settings.write_timeout_s
+        loop = asyncio.get_running_loop()
+        limit = loop.call_later(limit_s, self._give_up, f"a command was not taken within {limit_s:g} s")
         try:
-            async with asyncio.timeout(self._settings.write_timeout_s):
-                await call.write(command)
-        except TimeoutError:
-            raise LinkLost(f"a command was not taken within {self._settings.write_timeout_s:g} s") from None
-        except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
-            return False
-        return True
+            return await _write(call, command)
+        finally:
+            limit.cancel()
 
     async def _read(self, call: grpc.aio.StreamStreamCall[CommandT, FrameT]) -> FrameT | None:
         try:
@@ -228,3 +239,12 @@ class Link(ABC, Generic[CommandT, FrameT]):
         except grpc.aio.AioRpcError as error:
             raise LinkLost(f"{error.code().name}: {error.details()}") from error
         return None if frame is grpc.aio.EOF else cast(FrameT, frame)
+
+
+async def _write(call: grpc.aio.StreamStreamCall[CommandT, FrameT], command: CommandT) -> bool:
+    """False where the call is dead: all that a write says of it is INTERNAL, the next read has the cause."""
+    try:
+        await call.write(command)
+    except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
+        return False
+    return True

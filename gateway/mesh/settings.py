@@ -24,20 +24,20 @@ class MeshSettings(BaseSettings):
 
     pipeline: Pipeline = Pipeline.RELAY
     handoff: HandoffChoice = HandoffChoice.AUTO
-    itl_target_ms: float = Field(50.0, gt=0)  # between tokens; a handoff's stall and throttle are measured by it
-    max_rounds: int = Field(8, ge=1)  # Catch-Up rounds of one handoff
-    lease_s: float = Field(120.0, ge=0.001)  # KV that a request has not used by then is dropped
-    stall_deadline_s: float = Field(30.0, gt=0)  # without a word on a request from any instance
+    itl_target_ms: float = Field(default=50.0, gt=0)  # between tokens; a handoff's stall and throttle are measured by it
+    max_rounds: int = Field(default=8, ge=1)  # Catch-Up rounds of one handoff
+    lease_s: float = Field(default=120.0, ge=0.001)  # KV that a request has not used by then is dropped
+    stall_deadline_s: float = Field(default=30.0, gt=0)  # without a word on a request from any instance
     tenant_salt: str = ""  # enters every block hash
-    instance_poll_s: float = Field(0.5, gt=0)  # between two looks into the registry
-    registry_timeout_s: float = Field(2.0, gt=0)  # for one look
-    absence_grace_s: float = Field(2.0, ge=0)  # for which a connected instance may be out of the registry
-    greeting_timeout_s: float = Field(5.0, gt=0)  # to connect and exchange Hello
-    write_timeout_s: float = Field(10.0, gt=0)  # for one command to leave
-    reconnect_max_s: float = Field(5.0, gt=0)  # largest pause between two attempts at an instance
-    closing_timeout_s: float = Field(10.0, gt=0)  # for the answer to an abort
-    outbox_commands: int = Field(4096, ge=16)  # that may wait for one instance's stream
-    unread_tokens: int = Field(4096, ge=1)  # that may wait for one client
+    instance_poll_s: float = Field(default=0.5, gt=0)  # between two looks into the registry
+    registry_timeout_s: float = Field(default=2.0, gt=0)  # for one look
+    absence_grace_s: float = Field(default=2.0, ge=0)  # for which a connected instance may be out of the registry
+    greeting_timeout_s: float = Field(default=5.0, gt=0)  # to connect and exchange Hello
+    write_timeout_s: float = Field(default=10.0, gt=0)  # for one command to leave
+    reconnect_max_s: float = Field(default=5.0, gt=0)  # largest pause between two attempts at an instance
+    closing_timeout_s: float = Field(default=10.0, gt=0)  # for the answer to an abort
+    outbox_commands: int = Field(default=4096, ge=16)  # that may wait for one instance's stream
+    unread_tokens: int = Field(default=4096, ge=1)  # that may wait for one client
 
     def policy(self) -> HandoffPolicy:
         return HandoffPolicy(itl_target_s=self.itl_target_ms / 1000, max_rounds=self.max_rounds)

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 import grpc.aio
 
 from pdd.decode.decoder import DecodeContext, Decoder
-from pdd.transfer.receiver import PushServicer, Receiver
-from pdd.v1 import decode_pb2, decode_pb2_grpc, kv_pb2, kv_pb2_grpc
+from pdd.transfer.messages import add_push
+from pdd.transfer.receiver import Receiver
+from pdd.v1 import decode_pb2, decode_pb2_grpc, kv_pb2
 
 
 class DecodeServicer(decode_pb2_grpc.DecodeServicer):
@@ -22,6 +23,6 @@ class DecodeServicer(decode_pb2_grpc.DecodeServicer):
 def add_decoder(server: grpc.aio.Server, decoder: Decoder, receiver: Receiver) -> Sequence[str]:
     """Add both services to a server and return their full names."""
     decode_pb2_grpc.add_DecodeServicer_to_server(DecodeServicer(decoder), server)
-    kv_pb2_grpc.add_KvTransferServicer_to_server(PushServicer(receiver), server)
+    add_push(server, receiver.push)
     names = (decode_pb2.DESCRIPTOR.services_by_name["Decode"], kv_pb2.DESCRIPTOR.services_by_name["KvTransfer"])
     return tuple(name.full_name for name in names)

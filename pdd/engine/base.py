@@ -10,8 +10,9 @@ A sequence's life, as seen in the batches (each arrow is one event, tokens come 
     open()     ─► Extended* ─► tokens*                      ─► Stopped | Finished
     any                                                     ─► Aborted | Failed
 
-`open` takes no slot. The first `extend` does: it imports the KV, computes the prompt's tail and the ids in one pass, and is
-acknowledged with Extended. With `then_decode` the token after the last id is sampled in the same pass, and decoding goes on.
+`open` takes no slot. The first `extend` does: it imports the KV, computes the prompt's tail and the ids, and is acknowledged with
+Extended. All extends of a step share a budget of tokens, so a long one goes over several steps, beside the others' decoding. With
+`then_decode` the token after the last id is sampled with it, and decoding goes on.
 """
 
 from __future__ import annotations
@@ -46,6 +47,7 @@ class Capabilities:
     context_tokens: int  # prompt and output of one sequence
     slots: int  # sequences in a batch
     exact_extend: bool  # extending known ids gives the KV that decoding them gave
+    vocabulary_size: int  # ids lie in [0, vocabulary_size); a sequence that is given any other ends with Failed
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +86,8 @@ class Extended:
     next_index: int
     computed_tokens: int  # the tail, if this was the first pass, and the ids
     compute_s: float  # engine time of the steps that computed them
+    scored_tokens: int = 0  # ids the engine's own sampler chose for too: see `Engine.extend`
+    agreed_tokens: int = 0  # those of them where it chose the same
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,8 +162,13 @@ class Engine(ABC):
         """Make a sequence known whose full blocks are `kv`; None lets the engine compute them."""
 
     @abstractmethod
-    def extend(self, seq: SeqId, first_index: int, ids: Sequence[int], then_decode: bool) -> None:
-        """Take known output ids; `first_index` must be the next the sequence lacks, else it ends with Failed."""
+    def extend(self, seq: SeqId, first_index: int, ids: Sequence[int], then_decode: bool, score: bool = False) -> None:
+        """Take known output ids; `first_index` must be the next the sequence lacks, else it ends with Failed.
+
+        With `score`, also choose each id as decoding would have, from the logits of the token before it, and count where the two
+        agree. An id whose token before was not computed under `score` is not scored: output index 0 of a prompt without a tail,
+        and the first id after an extend that was not scored. The ids given are what is computed and stands, whatever was chosen.
+        """
 
     @abstractmethod
     def throttle(self, seq: SeqId, min_interval_s: float) -> None:

@@ -45,8 +45,8 @@ class BatchEngine(Engine):
         self._scheduler.open(seq, prompt, sampling, kv, self._now_s())
         self._wake.set()
 
-    def extend(self, seq: SeqId, first_index: int, ids: Sequence[int], then_decode: bool) -> None:
-        self._scheduler.extend(seq, first_index, ids, then_decode)
+    def extend(self, seq: SeqId, first_index: int, ids: Sequence[int], then_decode: bool, score: bool = False) -> None:
+        self._scheduler.extend(seq, first_index, ids, then_decode, score)
         self._wake.set()
 
     def throttle(self, seq: SeqId, min_interval_s: float) -> None:

@@ -15,6 +15,7 @@ from pdd.engine.config import EngineSettings
 from pdd.engine.model import Model
 from pdd.engine.schedule import StepLimits
 from pdd.engine.sim.cost import HARDWARE, MODELS
+from pdd.engine.sim.digest import Noise
 from pdd.engine.sim.model import SimConfig, SimModel
 
 _Profile = TypeVar("_Profile")
@@ -23,7 +24,7 @@ _Profile = TypeVar("_Profile")
 def build_engine(settings: EngineSettings) -> Engine:
     """An engine to be entered. Raises EngineFault where the settings ask for what does not exist."""
     try:
-        limits = StepLimits(settings.chunk_tokens, settings.step_tokens)
+        limits = StepLimits(settings.chunk_tokens, settings.step_tokens, settings.extend)
     except ValueError as error:
         raise EngineFault(f"PDD_CHUNK_TOKENS and PDD_STEP_TOKENS: {error}") from error
     if settings.engine == "sim":
@@ -37,9 +38,11 @@ def _sim_model(settings: EngineSettings) -> Model:
         context_tokens=settings.context,
         block_tokens=settings.block_tokens,
         page_tokens=settings.page_tokens,
+        device_dtype=settings.device_dtype,
         hardware=_named("PDD_SIM_PROFILE", settings.sim_profile, HARDWARE),
         model=_named("PDD_SIM_MODEL", settings.sim_model, MODELS),
         pad_to_declared=settings.sim_pad,
+        noise=Noise(settings.sim_logit_noise, settings.sim_noise_seed),
     )
     return SimModel(config)
 

@@ -11,12 +11,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from itertools import islice
 from types import TracebackType
 from typing import Self
 
 from pdd.engine.base import EngineFault, Payload, SeqId
 from pdd.engine.model import Logits, Model, StepCost
-from pdd.engine.step import Step, StepResult, Work
+from pdd.engine.step import Draw, Step, StepResult, Work
 from pdd.sampling import Sampled, sample
 from pdd.telemetry import get_logger
 
@@ -38,13 +39,13 @@ def compute_step(model: Model, step: Step) -> StepResult:
     with _blamed_on(works, faults):
         logits, cost = _forward(model, works)
     # Draws come before exports: logits last until the model's next call.
-    sampled = _sample(works, logits, faults)
+    sampled, scored = _draw(works, logits, faults)
     blocks: dict[SeqId, tuple[Payload, ...]] = {}
     for work in works:
         if work.blocks is not None and work.seq not in faults:
             with _blamed_on([work], faults):
                 blocks[work.seq] = model.export_kv(work.slot, *work.blocks)
-    return StepResult(sampled, blocks, faults, cost)
+    return StepResult(sampled, scored, blocks, faults, cost)
 
 
 def _prepare(model: Model, work: Work) -> None:
@@ -58,20 +59,37 @@ def _forward(model: Model, works: Sequence[Work]) -> tuple[list[Logits], StepCos
     if not works:
         return [], StepCost()
     logits, cost = model.forward([row for work in works for row in work.rows])
-    wanted = sum(work.draw is not None for work in works)
+    wanted = sum(len(_draws(work)) for work in works)
     if len(logits) != wanted:
         raise EngineFault(f"the model gave {len(logits)} rows of logits where {wanted} were wanted; it is at fault")
     return logits, cost
 
 
-def _sample(works: Sequence[Work], logits: Sequence[Logits], faults: dict[SeqId, EngineFault]) -> dict[SeqId, Sampled]:
+def _draws(work: Work) -> tuple[Draw, ...]:
+    """In the order of their rows."""
+    return work.scores if work.draw is None else (*work.scores, work.draw)
+
+
+def _draw(
+    works: Sequence[Work], logits: Sequence[Logits], faults: dict[SeqId, EngineFault]
+) -> tuple[dict[SeqId, Sampled], dict[SeqId, tuple[int, ...]]]:
+    """The next tokens, and those of `Work.scores`."""
     sampled: dict[SeqId, Sampled] = {}
-    drawing = [work for work in works if work.draw is not None and work.seq not in faults]
-    for work, scores in zip(drawing, logits, strict=True):
-        assert work.draw is not None
+    scored: dict[SeqId, tuple[int, ...]] = {}
+    rows = iter(logits)
+    for work in works:
+        if work.seq in faults:
+            continue
+        draws = _draws(work)
+        # Taken off before anything can fail, so that the next work finds its own.
+        of_work = list(islice(rows, len(draws)))
         with _blamed_on([work], faults):
-            sampled[work.seq] = sample(scores, work.draw.params, work.draw.index, work.draw.history)
-    return sampled
+            drawn = [sample(row, draw.params, draw.index, draw.history) for row, draw in zip(of_work, draws, strict=True)]
+            if work.draw is not None:
+                sampled[work.seq] = drawn.pop()
+            if drawn:
+                scored[work.seq] = tuple(found.token for found in drawn)
+    return sampled, scored
 
 
 @contextmanager

@@ -4,10 +4,11 @@ Called by `batch` on the event loop: commands at any time, `plan` and `complete`
 never computes, waits or reads a clock. What a step holds, in this order:
 
     decode rows      one for every sequence that decodes and is due
-    extends          one whole pass each, oldest first, up to `step_tokens` in all; only a longer one is split over steps
+    extends          oldest first, up to `extend_tokens` in all; what one leaves of it is the next one's
     prefill chunks   oldest first, up to `chunk_tokens` in all, and what the extends left of `step_tokens`
 
-So a step has at most `step_tokens` known tokens and one row more per slot. Sequences that want a slot wait first in, first out.
+So a step has at most `step_tokens` known tokens and one row more per slot, and one that decodes beside extends waits for no more
+than `extend_tokens` of them between two of its tokens. Sequences that want a slot wait first in, first out.
 
 A sequence whose rows are in flight ends in `complete`: `stop` lets the step's token through, `abort` drops it. Only then is its
 slot free and its KV source released, since the compute thread may be at both until the step is done.
@@ -44,10 +45,13 @@ class StepLimits:
 
     chunk_tokens: int = 128  # of prompts being prefilled
     step_tokens: int = 512  # of extends and prefill chunks together
+    extend_tokens: int = 256  # of extends, where `step_tokens` allows so many
 
     def __post_init__(self) -> None:
         if not 1 <= self.chunk_tokens <= self.step_tokens:
             raise ValueError(f"chunk_tokens ({self.chunk_tokens}) must lie in [1, step_tokens={self.step_tokens}]")
+        if self.extend_tokens < 1:
+            raise ValueError(f"extend_tokens ({self.extend_tokens}) must be at least 1")
 
 
 class Scheduler:
@@ -88,15 +92,15 @@ class Scheduler:
             return
         sequence.computed = blocks * self._block_tokens
 
-    def extend(self, seq: SeqId, first_index: int, ids: Ids[int], then_decode: bool) -> None:
+    def extend(self, seq: SeqId, first_index: int, ids: Ids[int], then_decode: bool, score: bool = False) -> None:
         sequence = self._live(seq)
         if sequence is None:
             return
-        refusal = sequence.refusal(first_index, ids)
+        refusal = sequence.refusal(first_index, ids) or self._foreign(f"extend at index {first_index}", ids)
         if refusal is not None:
             self._end(sequence, sequence.fail(refusal))
             return
-        sequence.extend(ids, then_decode, next(self._tickets))
+        sequence.extend(ids, then_decode, score, next(self._tickets))
         if sequence.slot is None:
             self._waiting.setdefault(seq, sequence)
 
@@ -126,9 +130,9 @@ class Scheduler:
         while self._free and self._waiting:
             self._take_slot()
         works = self._decodes(now_s)
-        room = self._limits.step_tokens
-        room -= self._extends(works, now_s, room)
-        self._prefills(works, now_s, min(room, self._limits.chunk_tokens))
+        limits = self._limits
+        extended = self._extends(works, now_s, min(limits.extend_tokens, limits.step_tokens))
+        self._prefills(works, now_s, min(limits.step_tokens - extended, limits.chunk_tokens))
         if not works and not self._closed:
             return None
         self._step = Step(next(self._numbers), now_s, tuple(works))
@@ -191,10 +195,21 @@ class Scheduler:
 
     def _admissible(self, sequence: Sequence) -> bool:
         tokens, context = len(sequence.prompt), self._capabilities.context_tokens
-        if 1 <= tokens < context:
+        refusal = self._foreign("prompt", sequence.prompt)
+        if not 1 <= tokens < context:
+            refusal = f"a prompt of {tokens} tokens: this engine takes 1 to {context - 1}"
+        if refusal is None:
             return True
-        self._end(sequence, sequence.fail(f"a prompt of {tokens} tokens: this engine takes 1 to {context - 1}"))
+        self._end(sequence, sequence.fail(refusal))
         return False
+
+    def _foreign(self, where: str, ids: Ids[int]) -> str | None:
+        """Names an id that the model does not have, or None. A pass with one would fail for all sequences in it."""
+        size = self._capabilities.vocabulary_size
+        if not ids or (min(ids) >= 0 and max(ids) < size):
+            return None
+        foreign = next(token for token in ids if not 0 <= token < size)
+        return f"{where}: token id {foreign} lies outside this model's vocabulary of {size}; is the tokenizer another model's?"
 
     def _live(self, seq: SeqId) -> Sequence | None:
         """The sequence, unless it is unknown or its closing event is on its way."""
@@ -228,13 +243,12 @@ class Scheduler:
         return [s.work(1, now_s, self._block_tokens) for s in due]
 
     def _extends(self, works: list[Work], now_s: float, room: int) -> int:
-        """Add extend passes and return the tokens they take."""
+        """Add passes of extends, or as much of them as there is room for, and return the tokens they take."""
         taken = 0
         for sequence in self._with_passes(prefill=False):
-            # One that would fit a step whole waits for the next, where it is the first; so no sequence starves.
-            if taken and sequence.owed > room - taken:
+            if taken == room:
                 break
-            count = min(sequence.owed, room)
+            count = min(sequence.owed, room - taken)
             works.append(sequence.work(count, now_s, self._block_tokens))
             taken += count
         return taken

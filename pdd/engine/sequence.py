@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence as Ids
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from pdd.engine.base import (
     Aborted,
@@ -40,6 +40,7 @@ class Pass:
     end: int  # tokens in the KV after it
     then_decode: bool  # sample after the last one
     ticket: int  # order of arrival, over all sequences
+    score: bool = False  # say what the sampler would have chosen for the ids
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +71,7 @@ class Sequence:
     exported: int = 0  # blocks
     pass_tokens: int = 0  # computed for passes[0] by earlier steps
     pass_s: float = 0.0  # their engine time
+    chosen: dict[int, int] = field(default_factory=dict)  # by output index: what the sampler chose from rows computed under score
     min_interval_s: float = 0.0
     drawn_s: float = float("-inf")  # start of the step that sampled last
     in_flight: bool = False
@@ -85,9 +87,14 @@ class Sequence:
         return self.stopping or self.verdict is not None
 
     @property
+    def limit(self) -> int:
+        """Output tokens it can have at most."""
+        return min(self.sampling.max_tokens, self.context_tokens - len(self.prompt))
+
+    @property
     def full(self) -> bool:
         """No further token can be sampled."""
-        return self.next_index >= self.sampling.max_tokens or len(self.prompt) + self.next_index >= self.context_tokens
+        return self.next_index >= self.limit
 
     @property
     def owed(self) -> int:
@@ -109,7 +116,7 @@ class Sequence:
             return f"extend at index {first_index}: the next index the sequence lacks is {self.next_index}"
         if not ids:
             return f"extend at index {first_index}: no ids; send at least one"
-        if end > self.sampling.max_tokens or len(self.prompt) + end > self.context_tokens:
+        if end > self.limit:
             return (
                 f"extend to index {end}: past max_tokens {self.sampling.max_tokens} or the context of {self.context_tokens} "
                 f"tokens, of which the prompt takes {len(self.prompt)}"
@@ -118,10 +125,10 @@ class Sequence:
             return f"extend at index {first_index}: the ids hold an end of sequence, after which nothing can follow"
         return None
 
-    def extend(self, ids: Ids[int], then_decode: bool, ticket: int) -> None:
-        # In the output from now on: only a draw reads it elsewhere, and a sequence that draws takes no more ids.
+    def extend(self, ids: Ids[int], then_decode: bool, score: bool, ticket: int) -> None:
+        # In the output from now on: of what runs elsewhere only `draw` reads it, and a sequence that draws takes no more ids.
         self.output.extend(ids)
-        self.passes.append(Pass(len(self.prompt) + len(self.output), then_decode, ticket))
+        self.passes.append(Pass(len(self.prompt) + len(self.output), then_decode, ticket, score))
 
     def due_s(self) -> float:
         """When a decoding sequence may sample again."""
@@ -132,8 +139,10 @@ class Sequence:
         assert self.slot is not None
         end = self.computed + count
         draws = not self.full and (self.decoding or (end == self.passes[0].end and self.passes[0].then_decode))
+        scored = self._scored(end, draws)
+        n = len(self.prompt)
         rows = tuple(
-            Row(self.slot, position, self._token(position), draws and position == end - 1)
+            Row(self.slot, position, self._token(position), position + 1 - n in scored or (draws and position == end - 1))
             for position in range(self.computed, end)
         )
         work = Work(
@@ -142,6 +151,7 @@ class Sequence:
             rows,
             clear=not self.entered,
             kv=self.kv,
+            scores=self._scores(scored),
             draw=Draw(self.sampling, self.next_index, History(self.prompt, self.output)) if draws else None,
             blocks=self._blocks(end, block_tokens),
         )
@@ -166,6 +176,8 @@ class Sequence:
         if work.blocks is not None:
             self.exported = work.blocks[1]
             opening.append(KvBlocks(self.seq, work.blocks[0], result.blocks[self.seq]))
+        if work.scores:
+            self.chosen.update(zip((draw.index for draw in work.scores), result.scored[self.seq], strict=True))
         ended = self._end_pass(len(work.rows), now_s - started_s)
         if ended is not None and not self.prefill:
             opening.append(ended)
@@ -197,9 +209,34 @@ class Sequence:
             return None
         ended = self.passes.popleft()
         self.decoding = ended.then_decode
-        extended = Extended(self.seq, ended.end - len(self.prompt), self.pass_tokens, self.pass_s)
+        next_index = ended.end - len(self.prompt)
+        extended = Extended(self.seq, next_index, self.pass_tokens, self.pass_s, *self._agreement(next_index, ended.score))
         self.pass_tokens, self.pass_s = 0, 0.0
         return extended
+
+    def _scored(self, end: int, draws: bool) -> range:
+        """Output indices to choose for from the rows that take the KV to `end` tokens; that of a draw is not one of them.
+
+        The last row of a pass chooses for an id that is not known yet: it may come with the next one.
+        """
+        if not (self.passes and self.passes[0].score):
+            return range(0)
+        n = len(self.prompt)
+        return range(max(0, self.computed + 1 - n), min(self.limit, end + 1 - n - draws))
+
+    def _scores(self, scored: range) -> tuple[Draw, ...]:
+        if not scored:
+            return ()
+        params = replace(self.sampling, top_logprobs=None)
+        # Copies of the output: it may grow by further ids while the step is computed.
+        return tuple(Draw(params, index, History(self.prompt, self.output[:index])) for index in scored)
+
+    def _agreement(self, next_index: int, asked: bool) -> tuple[int, int]:
+        """Ids below `next_index` that were scored, and those chosen alike. What was chosen for them is dropped."""
+        chosen = {index: self.chosen.pop(index) for index in tuple(self.chosen) if index < next_index}
+        if not asked:
+            return 0, 0
+        return len(chosen), sum(self.output[index] == token for index, token in chosen.items())
 
     def _take(self, sampled: Sampled) -> tuple[TokenOut | None, FinishReason | None]:
         """Append a sampled token unless it ends the sequence, and say whether the sequence is finished."""

@@ -16,7 +16,7 @@ from pdd.sampling import History, Sampled, SamplingParams
 
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """Choose the token at output `index` from the logits of the work's last row."""
+    """Choose the token at output `index` from the logits of one row."""
 
     params: SamplingParams
     index: int
@@ -25,14 +25,18 @@ class Draw:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """One sequence's share of a step, in the order it is to be done: clear, import, rows, draw, export."""
+    """One sequence's share of a step, in the order it is to be done: clear, import, rows, draws, export.
+
+    Each row that wants logits has a draw: those of `scores` in order, and `draw` for the last row.
+    """
 
     seq: SeqId
     slot: int
     rows: tuple[Row, ...]  # at least one
     clear: bool = False  # the slot may hold what another sequence left
     kv: KvSource | None = None  # to import before the rows
-    draw: Draw | None = None
+    scores: tuple[Draw, ...] = ()  # what the sampler would choose where the ids are known
+    draw: Draw | None = None  # the sequence's next token
     blocks: tuple[int, int] | None = None  # [first, last) to export
 
 
@@ -47,9 +51,10 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """Every work's sequence has either its draw and its blocks here, or a fault."""
+    """Every work's sequence has either its draws and its blocks here, or a fault."""
 
     sampled: Mapping[SeqId, Sampled] = field(default_factory=dict)
+    scored: Mapping[SeqId, tuple[int, ...]] = field(default_factory=dict)  # the tokens of `Work.scores`
     blocks: Mapping[SeqId, tuple[Payload, ...]] = field(default_factory=dict)
     faults: Mapping[SeqId, EngineFault] = field(default_factory=dict)
     cost: StepCost = field(default_factory=StepCost)

@@ -29,6 +29,18 @@ class MalformedFrame(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
+class WireFrame:
+    """A frame as it travels. The payload stays out of the protobuf message, which would copy it."""
+
+    head: kv_pb2.Frame  # all but the payload
+    payload: tuple[Payload, ...] = field(repr=False)  # in pieces: the blocks to be sent, or what came as a whole
+
+    @classmethod
+    def from_proto(cls, message: kv_pb2.Frame) -> WireFrame:
+        return cls(message, (memoryview(message.payload),))
+
+
+@dataclass(frozen=True, slots=True)
 class KvFrame:
     """A frame whose shape is right. Its content is proven by `bad_block`."""
 
@@ -70,43 +82,42 @@ def largest_frame(block_bytes: int) -> int:
     return max(1, MAX_FRAME_BYTES // block_bytes) * block_bytes
 
 
-def build_frame(request: RequestId, first_block: int, payloads: Sequence[Payload], block_bytes: int) -> kv_pb2.Frame:
-    """One message for a run of at least one block. Raises ValueError where the blocks don't make a legal frame."""
+def build_frame(request: RequestId, first_block: int, payloads: Sequence[Payload], block_bytes: int) -> WireFrame:
+    """A frame for a run of at least one block. Raises ValueError where the blocks don't make a legal one."""
     sizes = [len(payload) for payload in payloads]
     if len(set(sizes)) != 1 or not 0 < sum(sizes) <= MAX_FRAME_BYTES:
         raise ValueError(
             f"blocks from {first_block} on have {sizes} bytes; a frame takes equally long ones, at least one, and "
             f"{MAX_FRAME_BYTES} bytes in all at most: use smaller blocks"
         )
-    whole = payloads[0]
-    return kv_pb2.Frame(
+    head = kv_pb2.Frame(
         request=request.to_proto(),
         first_block=first_block,
         checksums=map(block_checksum, payloads),
-        payload=whole if len(payloads) == 1 and isinstance(whole, bytes) else b"".join(payloads),
         declared_bytes=len(payloads) * block_bytes,
     )
+    return WireFrame(head, tuple(payloads))
 
 
-def parse_frame(message: kv_pb2.Frame, wire_format: str, block_bytes: int) -> KvFrame:
-    """Check a frame's shape against the transfer's format. Copies the payload once, out of the message. Raises MalformedFrame."""
-    count, payload = len(message.checksums), message.payload
+def parse_frame(frame: WireFrame, wire_format: str, block_bytes: int) -> KvFrame:
+    """Check a received frame's shape against the transfer's format. Raises MalformedFrame."""
+    head, (payload,) = frame.head, frame.payload
+    count, whole = len(head.checksums), memoryview(payload)
     if count == 0:
         raise MalformedFrame("a frame of no blocks: at least one checksum and its block are expected")
-    if len(payload) > MAX_FRAME_BYTES:
-        raise MalformedFrame(f"{len(payload)} bytes of payload; a frame takes {MAX_FRAME_BYTES} at most")
-    size, rest = divmod(len(payload), count)
+    if len(whole) > MAX_FRAME_BYTES:
+        raise MalformedFrame(f"{len(whole)} bytes of payload; a frame takes {MAX_FRAME_BYTES} at most")
+    size, rest = divmod(len(whole), count)
     if size == 0 or rest != 0:
-        raise MalformedFrame(f"{len(payload)} bytes of payload do not make {count} equally long blocks")
-    if message.declared_bytes != count * block_bytes:
-        raise MalformedFrame(f"declares {message.declared_bytes} bytes; {count} blocks of {block_bytes} bytes are expected")
+        raise MalformedFrame(f"{len(whole)} bytes of payload do not make {count} equally long blocks")
+    if head.declared_bytes != count * block_bytes:
+        raise MalformedFrame(f"declares {head.declared_bytes} bytes; {count} blocks of {block_bytes} bytes are expected")
     if wire_format == DENSE_F16 and size != block_bytes:
         raise MalformedFrame(f"blocks of {size} bytes; {wire_format} has blocks of {block_bytes} bytes")
-    view = memoryview(payload)
     return KvFrame(
-        request=RequestId.from_proto(message.request),
-        first_block=message.first_block,
-        checksums=tuple(message.checksums),
-        payloads=tuple(view[start : start + size] for start in range(0, len(view), size)),
-        declared_bytes=message.declared_bytes,
+        request=RequestId.from_proto(head.request),
+        first_block=head.first_block,
+        checksums=tuple(head.checksums),
+        payloads=tuple(whole[start : start + size] for start in range(0, len(whole), size)),
+        declared_bytes=head.declared_bytes,
     )

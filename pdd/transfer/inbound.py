@@ -20,9 +20,10 @@ from pdd.identity import RequestId
 from pdd.kv.hashing import chain_hashes
 from pdd.kv.layout import DENSE_F16, KvLayout, differences
 from pdd.kv.store import BlockStore, Lease, NoMemory
-from pdd.kv.wire import MAX_FRAME_BYTES, KvFrame, MalformedFrame, commit_digest, largest_frame, parse_frame
+from pdd.kv.wire import MAX_FRAME_BYTES, KvFrame, MalformedFrame, WireFrame, commit_digest, largest_frame, parse_frame
 from pdd.transfer.admission import Admission
 from pdd.transfer.base import Received, Refusal, TransferRefused
+from pdd.transfer.messages import PushMessage, kind_of
 from pdd.v1 import identity_pb2, kv_pb2
 
 
@@ -75,19 +76,12 @@ class Inbound:
         self._credit_bytes = min(max(self.window_bytes, largest_frame(self.layout.block_bytes)), self.total_bytes)
         return kv_pb2.PushReply(want=kv_pb2.Want(first_block=0, credit_bytes=self._credit_bytes))
 
-    def take(self, message: kv_pb2.PushRequest) -> kv_pb2.PushReply | None:
+    def take(self, message: PushMessage) -> kv_pb2.PushReply | None:
         """Take any message that follows the offer; returns what to answer, if anything. `stage` says what became of it."""
         if self.refusal is not None:
             return refused_reply(self.refusal)  # it came late, after the transfer was ended from this side
-        kind = message.WhichOneof("kind")
         try:
-            if self.stage is not Stage.RECEIVING or kind not in ("frame", "commit", "cancel"):
-                raise TransferRefused(Refusal.OUT_OF_TURN, f"{kind or 'an empty message'} came while {self.stage.value}")
-            if kind == "frame":
-                return self._take_frame(message.frame)
-            if kind == "commit":
-                return self._take_commit(message.commit)
-            return self._take_cancel(message.cancel)
+            return self._take(message)
         except TransferRefused as refusal:
             return self.refuse(refusal.reason, str(refusal))
 
@@ -137,10 +131,10 @@ class Inbound:
         reason = Refusal.STALE_ATTEMPT if stale else Refusal.FOREIGN_FRAME
         raise TransferRefused(reason, f"a {kind} of {named} came on the transfer of {own}")
 
-    def _check_frame(self, message: kv_pb2.Frame) -> KvFrame:
-        self._check_request(message.request, "frame")
+    def _check_frame(self, wire_frame: WireFrame) -> KvFrame:
+        self._check_request(wire_frame.head.request, "frame")
         try:
-            frame = parse_frame(message, self._wire_format, self.layout.block_bytes)
+            frame = parse_frame(wire_frame, self._wire_format, self.layout.block_bytes)
         except MalformedFrame as error:
             raise TransferRefused(Refusal.MALFORMED_FRAME, str(error)) from error
         expected, what = len(self._checksums), f"blocks {frame.first_block}..{frame.end_block - 1} came"
@@ -151,8 +145,8 @@ class Inbound:
         if frame.first_block > expected:
             raise TransferRefused(Refusal.MISSING_BLOCK, f"{what}, but block {expected} is next")
         if frame.declared_bytes > self._credit_bytes:
-            message_text = f"{frame.declared_bytes} bytes came, with a credit of {self._credit_bytes}: wait for Credit"
-            raise TransferRefused(Refusal.CREDIT_EXCEEDED, message_text)
+            message = f"{frame.declared_bytes} bytes came, with a credit of {self._credit_bytes}: wait for Credit"
+            raise TransferRefused(Refusal.CREDIT_EXCEEDED, message)
         bad = frame.bad_block()
         if bad is not None:
             raise TransferRefused(Refusal.CHECKSUM_MISMATCH, f"block {bad} does not have its checksum: it was damaged on the way")
@@ -160,8 +154,23 @@ class Inbound:
 
     # ── what a message does ──
 
-    def _take_frame(self, message: kv_pb2.Frame) -> kv_pb2.PushReply | None:
-        frame = self._check_frame(message)
+    def _take(self, message: PushMessage) -> kv_pb2.PushReply | None:
+        if self.stage is not Stage.RECEIVING:
+            raise TransferRefused(Refusal.OUT_OF_TURN, f"{kind_of(message)} came while {self.stage.value}")
+        if isinstance(message, WireFrame):
+            return self._take_frame(message)
+        match message.WhichOneof("kind"):
+            case "frame":
+                return self._take_frame(WireFrame.from_proto(message.frame))
+            case "commit":
+                return self._take_commit(message.commit)
+            case "cancel":
+                return self._take_cancel(message.cancel)
+            case other:
+                raise TransferRefused(Refusal.OUT_OF_TURN, f"{other or 'an empty message'} came while {self.stage.value}")
+
+    def _take_frame(self, wire_frame: WireFrame) -> kv_pb2.PushReply | None:
+        frame = self._check_frame(wire_frame)
         assert self._lease is not None
         for offset, payload in enumerate(frame.payloads):
             self.store.put(self._lease, frame.first_block + offset, payload)

@@ -20,6 +20,7 @@ from pdd.kv.layout import KvLayout
 from pdd.kv.wire import blocks_per_frame, build_frame, commit_digest
 from pdd.transfer.base import Refusal, TransferLost, TransferRefused
 from pdd.transfer.feed import BlockFeed, FeedEnd
+from pdd.transfer.messages import PushMessage
 from pdd.v1 import kv_pb2
 
 
@@ -88,7 +89,7 @@ class Outbound:
 
     # ── what to write ──
 
-    def next_message(self, now_s: float) -> kv_pb2.PushRequest | None:
+    def next_message(self, now_s: float) -> PushMessage | None:
         """The next message to write; None while there is nothing to say. Call it again after each change."""
         if self.stage is Stage.OFFERING:
             self.stage, self._offered_s = Stage.OFFERED, now_s
@@ -102,7 +103,7 @@ class Outbound:
             return self._cancel_message()
         return self._next_of_range(now_s) if self.stage is Stage.SENDING else None
 
-    def _next_of_range(self, now_s: float) -> kv_pb2.PushRequest | None:
+    def _next_of_range(self, now_s: float) -> PushMessage | None:
         block_bytes = self.offer.layout.block_bytes
         at, total = self.first_block + len(self._sent), len(self.offer.block_hashes)
         end = self.feed.end
@@ -115,17 +116,17 @@ class Outbound:
         payloads = self.feed.blocks(at, min(blocks_per_frame(block_bytes), self._credit_bytes // block_bytes))
         return self._frame_message(at, payloads, now_s) if payloads else None
 
-    def _frame_message(self, first_block: int, payloads: Sequence[Payload], now_s: float) -> kv_pb2.PushRequest | None:
+    def _frame_message(self, first_block: int, payloads: Sequence[Payload], now_s: float) -> PushMessage | None:
         try:
             frame = build_frame(self.offer.request, first_block, payloads, self.offer.layout.block_bytes)
         except ValueError as error:
             self.cancel(str(error), error)
             return self._cancel_message()
-        self._sent.extend(frame.checksums)
-        self._credit_bytes -= frame.declared_bytes
+        self._sent.extend(frame.head.checksums)
+        self._credit_bytes -= frame.head.declared_bytes
         if self._first_frame_s is None:
             self._first_frame_s = now_s
-        return kv_pb2.PushRequest(frame=frame)
+        return frame
 
     def _commit_message(self, end: FeedEnd) -> kv_pb2.PushRequest:
         self.stage = Stage.COMMITTING

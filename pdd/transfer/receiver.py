@@ -4,8 +4,8 @@ Owned by a decoder, which admits, cancels and releases; called by gRPC once per 
 may come, `inbound` what a message does; this one reads, writes and keeps the deadlines. Whatever frees a transfer's memory does
 so in one synchronous call, so that no frame can be written after it.
 
-A handler waits for messages, with the lease as its deadline. To end a transfer from outside that wait is interrupted: the handler
-then finds the transfer refused and tells its sender, within a round trip.
+A handler waits for messages. A transfer that ends from outside meanwhile, by a cancel or with its lease, is refused past it: its
+memory is freed at once, and its sender told within a round trip.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ from pdd.kv.store import BlockStore
 from pdd.transfer.admission import Admission, AdmissionDesk, expiry_message
 from pdd.transfer.base import Refusal, TransferListener, TransferRefused
 from pdd.transfer.inbound import Inbound, Stage, refused_reply
-from pdd.transfer.stream import PushContext, PushStream
-from pdd.v1 import kv_pb2, kv_pb2_grpc
+from pdd.transfer.messages import PushContext
+from pdd.transfer.stream import PushStream
+from pdd.v1 import kv_pb2
 
 _LOST = "the sender's stream ended with neither Commit nor Cancel: what came was dropped"
 
@@ -48,7 +49,7 @@ class _Entry:
 
 
 class Receiver:
-    """`async with receiver` ends what outlives its lease; a transfer under way keeps its lease by itself."""
+    """Enter it, or nothing ends with its lease."""
 
     def __init__(self, layout: KvLayout, store: BlockStore, settings: ReceiverSettings | None = None) -> None:
         self._layout = layout
@@ -104,14 +105,15 @@ class Receiver:
 
     # ── for gRPC ──
 
-    async def push(self, context: PushContext) -> None:
+    async def push(self, _requests: object, context: PushContext) -> None:
         """One transfer, from its offer to an explicit end."""
         async with PushStream(context, self._settings.answer_s, self._settings.linger_s) as stream:
             try:
                 offer = await self._read_offer(stream)
                 admission = await self._claim(RequestId.from_proto(offer.request))
             except TransferRefused as refusal:
-                await stream.refuse(refused_reply(refusal))
+                stream.refuse(refused_reply(refusal))
+                await stream.read()
                 return
             entry = self._entries[admission.request]
             entry.stream = stream
@@ -123,11 +125,11 @@ class Receiver:
                     self._fail(admission.request, entry, None, _LOST)
 
     async def _read_offer(self, stream: PushStream) -> kv_pb2.Offer:
-        try:
-            message = await stream.read(_now_s() + self._settings.offer_s)
-        except TimeoutError:
-            raise TransferRefused(Refusal.OUT_OF_TURN, f"no offer came within {self._settings.offer_s} s") from None
-        if message is None or not message.HasField("offer"):
+        offer_s = self._settings.offer_s
+        late = TransferRefused(Refusal.OUT_OF_TURN, f"no offer came within {offer_s} s")
+        with stream.refusing_after(offer_s, refused_reply(late)):
+            message = await stream.read()
+        if not isinstance(message, kv_pb2.PushRequest) or not message.HasField("offer"):
             raise TransferRefused(Refusal.OUT_OF_TURN, "a transfer starts with an offer")
         return message.offer
 
@@ -154,29 +156,15 @@ class Receiver:
         while inbound.stage is Stage.RECEIVING:
             if reply is not None and not await stream.answer(reply):
                 return
-            message = await self._read(entry, inbound, stream)
+            message = await stream.read()
             if message is None:
-                break
+                return
             reply = inbound.take(message)
             self._tell(entry, inbound)
-        if inbound.refusal is not None and inbound.stage is Stage.REFUSED:
-            await stream.refuse(refused_reply(inbound.refusal))
+        if inbound.stage is Stage.REFUSED:
+            await stream.read()  # to the sender's end: the refusal is being said
         elif reply is not None:
             await stream.answer(reply)
-
-    async def _read(self, entry: _Entry, inbound: Inbound, stream: PushStream) -> kv_pb2.PushRequest | None:
-        """The sender's next message; None where the transfer has ended instead."""
-        if inbound.stage is not Stage.RECEIVING:
-            return None
-        try:
-            message = await stream.read(inbound.admission.expires_s)
-        except TimeoutError:
-            # Does nothing where the transfer was ended from outside, and the read interrupted for that.
-            self._fail(inbound.admission.request, entry, Refusal.LEASE_EXPIRED, expiry_message(inbound.admission))
-            return None
-        if message is None:
-            self._fail(inbound.admission.request, entry, None, _LOST)
-        return message
 
     # ── what became of it ──
 
@@ -205,12 +193,13 @@ class Receiver:
         asyncio.get_running_loop().call_soon(self._fail, request, entry, reason, message)
 
     def _stop(self, entry: _Entry, reason: Refusal, message: str) -> None:
-        """Free what a transfer holds, and wake its handler."""
-        if entry.inbound is not None:
-            entry.inbound.refuse(reason, message)
-            entry.inbound.close()
-        if entry.stream is not None:
-            entry.stream.interrupt()
+        """Free what a transfer holds, and tell its sender, unless that has committed or cancelled."""
+        if entry.inbound is None or entry.stream is None:
+            return
+        refusal = entry.inbound.refuse(reason, message)
+        entry.inbound.close()
+        if entry.inbound.stage is Stage.REFUSED:
+            entry.stream.refuse(refusal)
 
     def _wake_parked(self) -> None:
         self._admitted_one.set()
@@ -233,16 +222,6 @@ class Receiver:
             await asyncio.sleep(self._settings.sweep_s)
             for admission in self._desk.expire(_now_s()):
                 self._fail(admission.request, self._entries[admission.request], Refusal.LEASE_EXPIRED, expiry_message(admission))
-
-
-class PushServicer(kv_pb2_grpc.KvTransferServicer):
-    """KvTransfer, to be added to a server."""
-
-    def __init__(self, receiver: Receiver) -> None:
-        self._receiver = receiver
-
-    async def Push(self, request_iterator: object, context: PushContext) -> None:  # type: ignore[override]
-        await self._receiver.push(context)
 
 
 def _now_s() -> float:

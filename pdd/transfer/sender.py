@@ -10,22 +10,21 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TypeAlias
 
 import grpc.aio
 
 from pdd.transfer.base import TransferLost
 from pdd.transfer.feed import BlockFeed
+from pdd.transfer.messages import PushCall, open_push
 from pdd.transfer.outbound import OfferedKv, Outbound, Stage, TransferReport
-from pdd.v1 import kv_pb2, kv_pb2_grpc
+from pdd.v1 import kv_pb2
 
-Call: TypeAlias = "grpc.aio.StreamStreamCall[kv_pb2.PushRequest, kv_pb2.PushReply]"
 OnWanted = Callable[[int, int], None]  # missing blocks, missing bytes
 
 
 @dataclass(frozen=True, slots=True)
 class SenderSettings:
-    offer_s: float = 5.0  # to the answer to the offer: connecting, a round trip, and the time an offer may be parked
+    offer_s: float = 20.0  # to the answer to the offer: connecting, the time it may be parked, and a slow line's backlog ahead of it
     cancel_s: float = 2.0  # from Cancel to Cancelled; after that the call is torn down
 
 
@@ -45,7 +44,7 @@ async def send(
     calling task cancels the transfer: the receiver's acknowledgement, or the end of the call, comes before CancelledError does.
     """
     settings = settings or SenderSettings()
-    call = kv_pb2_grpc.KvTransferStub(channel).Push(timeout=lease_s)
+    call = open_push(channel, lease_s)
     outbound = Outbound(offer, feed)
     session = _Session(call, outbound, on_wanted, settings.offer_s)
     running = asyncio.create_task(session.run(), name=f"send {offer.request}")
@@ -54,7 +53,8 @@ async def send(
         await asyncio.shield(running)
     except asyncio.CancelledError:
         session.cancel("prefill gave the transfer up")
-        await asyncio.wait((running,), timeout=settings.cancel_s)
+        if outbound.stage is not Stage.ENDED:  # where nothing was offered yet, nobody has to be told
+            await asyncio.wait((running,), timeout=settings.cancel_s)
         raise
     finally:
         running.cancel()
@@ -66,7 +66,7 @@ async def send(
 
 @dataclass(slots=True)
 class _Session:
-    _call: Call
+    _call: PushCall
     _outbound: Outbound
     _on_wanted: OnWanted
     _offer_s: float

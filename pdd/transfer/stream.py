@@ -1,78 +1,84 @@
-"""One Push call as its server sees it: reads that can be given up, replies with a deadline, refusals that arrive.
+"""One Push call as its server sees it: reads, replies with a deadline, refusals that arrive.
 
-Made by `receiver` for each call. Owns the read under way; knows nothing of what the messages mean.
+Made by `receiver` for each call. Owns what is being said on it; knows nothing of what the messages mean.
+
+A read is never given up: gRPC goes on with it all the same, and allows no second one beside it. So a transfer that is ended from
+outside is not woken from its read. The refusal is said beside it, and what then comes is read past.
 """
 
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import TracebackType
-from typing import Self, TypeAlias
+from typing import Self
 
 import grpc.aio
 
+from pdd.transfer.messages import PushContext, PushMessage
 from pdd.v1 import kv_pb2
-
-PushContext: TypeAlias = "grpc.aio.ServicerContext[kv_pb2.PushRequest, kv_pb2.PushReply]"
 
 
 class PushStream:
-    """Use it as `async with`; leaving gives up the read under way."""
+    """Use it as `async with`, in the task that reads; leaving waits until a refusal under way is said."""
 
     def __init__(self, context: PushContext, answer_s: float, linger_s: float) -> None:
         self._context = context
         self._answer_s = answer_s
         self._linger_s = linger_s
-        self._reading: asyncio.Task[kv_pb2.PushRequest] | None = None
-        self._deadline: asyncio.Timeout | None = None
+        self._saying = asyncio.Lock()  # gRPC allows one write at a time
+        self._refusing: asyncio.Task[bool] | None = None
+        self._lingering = asyncio.timeout(None)
 
     async def __aenter__(self) -> Self:
+        await self._lingering.__aenter__()
         return self
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        if self._reading is not None:
-            self._reading.cancel()
-
-    async def read(self, until_s: float) -> kv_pb2.PushRequest | None:
-        """The next message; None at the end of the stream, closed or dead. Raises TimeoutError at `until_s`, in loop time."""
-        # A read that was given up still takes the next message, and gRPC allows no second one beside it: so it's kept.
-        if self._reading is None:
-            self._reading = asyncio.create_task(_read(self._context))
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> bool:
         try:
-            async with asyncio.timeout_at(until_s) as self._deadline:
-                message = await asyncio.shield(self._reading)
-        finally:
-            self._deadline = None
-        self._reading = None
-        return message if isinstance(message, kv_pb2.PushRequest) else None
+            await self._lingering.__aexit__(kind, error, trace)
+        except TimeoutError:
+            kind = None  # the sender was heard out for long enough
+        if self._refusing is not None:
+            try:
+                if kind is None:
+                    await asyncio.wait((self._refusing,))
+            finally:
+                self._refusing.cancel()
+        return kind is None
 
-    def interrupt(self) -> None:
-        """Make the read under way, if any, raise TimeoutError now."""
-        if self._deadline is not None and not self._deadline.expired():
-            self._deadline.reschedule(asyncio.get_running_loop().time())
+    async def read(self) -> PushMessage | None:
+        """The next message; None at the end of the stream, closed or dead. Once refused, whatever comes is passed over."""
+        message = await self._context.read()
+        while self._refusing is not None and isinstance(message, PushMessage):
+            message = await self._context.read()
+        return message if isinstance(message, PushMessage) else None
 
     async def answer(self, reply: kv_pb2.PushReply) -> bool:
         """Whether the call could still take it."""
-        try:
-            async with asyncio.timeout(self._answer_s):
-                await self._context.write(reply)
-        except (TimeoutError, grpc.aio.BaseError, grpc.aio.AioRpcError, asyncio.InvalidStateError):
-            return False  # the call died under the write; gRPC reports that as one of these, whatever the cause
+        async with self._saying:
+            try:
+                async with asyncio.timeout(self._answer_s):
+                    await self._context.write(reply)
+            except (TimeoutError, grpc.aio.BaseError, grpc.aio.AioRpcError, asyncio.InvalidStateError):
+                return False  # the call died under the write; gRPC reports that as one of these, whatever the cause
         return True
 
-    async def refuse(self, refusal: kv_pb2.PushReply) -> None:
-        """Say no, then read past what was under way, until the sender has heard it or a while has gone by.
+    def refuse(self, refusal: kv_pb2.PushReply) -> None:
+        """Say no at once, once. The reader goes on until the sender has heard it and ends the stream, or a while has gone by.
 
         If the stream ended under a sender that still writes, its write would fail, and gRPC would lose the refusal over that.
         """
-        if not await self.answer(refusal):
-            return
-        until_s = asyncio.get_running_loop().time() + self._linger_s
-        with suppress(TimeoutError):
-            while await self.read(until_s) is not None:
-                pass
+        if self._refusing is None:
+            self._refusing = asyncio.create_task(self.answer(refusal), name="refusal of a transfer")
+            self._lingering.reschedule(asyncio.get_running_loop().time() + self._linger_s)
 
-
-async def _read(context: PushContext) -> kv_pb2.PushRequest:
-    return await context.read()
+    @contextmanager
+    def refusing_after(self, delay_s: float, refusal: kv_pb2.PushReply) -> Iterator[None]:
+        """Refuse if the body takes longer."""
+        timer = asyncio.get_running_loop().call_later(delay_s, self.refuse, refusal)
+        try:
+            yield
+        finally:
+            timer.cancel()

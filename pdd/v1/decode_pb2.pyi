@@ -155,11 +155,14 @@ class Extend(_message.Message):
     FIRST_INDEX_FIELD_NUMBER: _builtins.int
     IDS_FIELD_NUMBER: _builtins.int
     THEN_DECODE_FIELD_NUMBER: _builtins.int
+    SCORE_FIELD_NUMBER: _builtins.int
     handle: _builtins.int
     first_index: _builtins.int
     """Output index of ids[0]; must be the next one the decoder lacks."""
     then_decode: _builtins.bool
     """Take over: sample the token after the last id and go on."""
+    score: _builtins.bool
+    """Also count which of the ids the decoder's own sampler would have chosen: set on a sample of the handoffs."""
     @_builtins.property
     def ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """At least one."""
@@ -171,10 +174,11 @@ class Extend(_message.Message):
         first_index: _builtins.int = ...,
         ids: _abc.Iterable[_builtins.int] | None = ...,
         then_decode: _builtins.bool = ...,
+        score: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["first_index", b"first_index", "handle", b"handle", "ids", b"ids", "then_decode", b"then_decode"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["first_index", b"first_index", "handle", b"handle", "ids", b"ids", "score", b"score", "then_decode", b"then_decode"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -420,22 +424,29 @@ class Extended(_message.Message):
     NEXT_INDEX_FIELD_NUMBER: _builtins.int
     COMPUTED_TOKENS_FIELD_NUMBER: _builtins.int
     COMPUTE_US_FIELD_NUMBER: _builtins.int
+    SCORED_TOKENS_FIELD_NUMBER: _builtins.int
+    AGREED_TOKENS_FIELD_NUMBER: _builtins.int
     next_index: _builtins.int
     """Output tokens [0, next_index) are in the KV, or are being decoded from."""
     computed_tokens: _builtins.int
     """Tokens computed for it: the prompt's tail, if this was the first pass, and the ids."""
     compute_us: _builtins.int
     """Engine time of the steps that computed them."""
+    scored_tokens: _builtins.int
+    """Ids that were scored, and those of them that the decoder's own sampler chose too; 0 where the Extend did not ask."""
+    agreed_tokens: _builtins.int
     def __init__(
         self,
         *,
         next_index: _builtins.int = ...,
         computed_tokens: _builtins.int = ...,
         compute_us: _builtins.int = ...,
+        scored_tokens: _builtins.int = ...,
+        agreed_tokens: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["compute_us", b"compute_us", "computed_tokens", b"computed_tokens", "next_index", b"next_index"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agreed_tokens", b"agreed_tokens", "compute_us", b"compute_us", "computed_tokens", b"computed_tokens", "next_index", b"next_index", "scored_tokens", b"scored_tokens"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -2,4 +2,6 @@
 
 import pytest
 
-pytest.register_assert_rewrite("tests.engine_contract.contract", "tests.engine_contract.observer")
+pytest.register_assert_rewrite(
+    *(f"tests.engine_contract.{part}" for part in ("case", "contract", "edges", "handoff", "observer"))
+)

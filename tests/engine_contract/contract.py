@@ -1,4 +1,4 @@
-"""What every engine must do. Subclass `EngineContract`, give it an entered engine and prompts, and run it.
+"""What every engine must do. Subclass `EngineContract`, give it engines and prompts, and run it.
 
 Texts are compared with those of the same engine run plainly: one prefill for index 0, then a sequence without imported KV.
 """
@@ -6,7 +6,6 @@ Texts are compared with those of the same engine run plainly: one prefill for in
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 
 import pytest
@@ -23,36 +22,13 @@ from pdd.engine.base import (
     TokenOut,
 )
 from pdd.sampling import SamplingParams
-from tests.engine_contract.observer import Observer, observe
-
-BLOCK = 16
-FOREVER_S = 3600.0
-
-
-def greedy(max_tokens: int) -> SamplingParams:
-    return SamplingParams(max_tokens=max_tokens, seed=1, temperature=0.0, ignore_eos=True)
+from tests.engine_contract.case import BLOCK, FOREVER_S, fresh_index, greedy
+from tests.engine_contract.edges import EdgeContract
+from tests.engine_contract.handoff import HandoffContract
+from tests.engine_contract.observer import Observer
 
 
-def fresh_index(ids: Sequence[int], least: int) -> int:
-    """The first index from `least` on whose id did not come before: made the EOS, it ends the text exactly there."""
-    return next(index for index in range(least, len(ids)) if ids[index] not in ids[:index])
-
-
-class EngineContract:
-    @pytest.fixture
-    def engine(self) -> AsyncIterator[Engine]:
-        """An entered engine of 2 to 8 slots and about 512 tokens of context."""
-        pytest.fail("override me")
-
-    def prompt(self, tokens: int) -> list[int]:
-        """Some prompt of exactly that many ids, 1 to 400."""
-        pytest.fail("override me")
-
-    @pytest.fixture
-    async def observer(self, engine: Engine) -> AsyncIterator[Observer]:
-        async with observe(engine) as observer:
-            yield observer
-
+class EngineContract(HandoffContract, EdgeContract):
     # Prefill
 
     @pytest.mark.parametrize("tokens", [1, 15, 16, 17, 32, 300])

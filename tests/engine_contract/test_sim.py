@@ -1,4 +1,6 @@
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
 
 import pytest
 
@@ -6,9 +8,12 @@ from pdd.engine.base import Engine, Failed, KvSource, Payload
 from pdd.engine.batch import BatchEngine
 from pdd.engine.compute import Compute, InlineCompute, ThreadCompute
 from pdd.engine.schedule import StepLimits
+from pdd.engine.sim.digest import Noise
 from pdd.engine.sim.model import SimConfig, SimModel
 from pdd.engine.sim.reference import continuation
-from tests.engine_contract.contract import EngineContract, greedy
+from tests.engine_contract.case import greedy
+from tests.engine_contract.contract import EngineContract
+from tests.engine_contract.handoff import told
 from tests.engine_contract.observer import Observer
 
 Payloads = tuple[Payload, ...]
@@ -19,10 +24,9 @@ class SimContract(EngineContract):
     limits = StepLimits()
     compute: type[Compute] = InlineCompute
 
-    @pytest.fixture
-    async def engine(self) -> AsyncIterator[Engine]:
-        async with BatchEngine(SimModel(self.config), self.limits, self.compute()) as engine:
-            yield engine
+    def running(self, extend_tokens: int = 256) -> AbstractAsyncContextManager[Engine]:
+        limits = replace(self.limits, extend_tokens=extend_tokens)
+        return BatchEngine(SimModel(self.config), limits, self.compute())
 
     def prompt(self, tokens: int) -> list[int]:
         return [(7 * position + position // 5) % 1000 for position in range(tokens)]
@@ -64,6 +68,18 @@ class TestSim(SimContract):
         await observer.closing(seq)
         assert observer.seen[seq].ids != plain[1:]
 
+    @pytest.mark.parametrize("damage", DAMAGE)
+    async def test_a_damaged_block_lowers_agreement(self, observer: Observer, kv: KvSource, damage: str) -> None:
+        prompt = self.prompt(53)
+        foreign, _ = await observer.prefilled(prompt[::-1], greedy(40))
+        plain = await observer.plain(prompt, greedy(40))
+        for payloads, least, most in ((kv.payloads, 39, 39), (DAMAGE[damage](kv.payloads, foreign.payloads), 0, 5)):
+            seq = told(observer, prompt, greedy(40), KvSource(payloads), [plain[:20], plain[20:39]], score=True)
+            await observer.closing(seq)
+            extended = observer.seen[seq].extended
+            assert sum(event.scored_tokens for event in extended) == 39
+            assert least <= sum(event.agreed_tokens for event in extended) <= most
+
     async def test_a_short_payload_fails_the_sequence_alone(self, observer: Observer, kv: KvSource) -> None:
         prompt = self.prompt(53)
         plain = await observer.plain(prompt, greedy(12))
@@ -100,3 +116,30 @@ class TestSimInSmallSteps(SimContract):
     """Passes longer than a step, and chunks that are no whole number of blocks."""
 
     limits = StepLimits(chunk_tokens=13, step_tokens=21)
+    chunk_tokens = 13
+
+
+class TestSimOnAnotherDevice(SimContract):
+    """Pages that blocks do not fit, and elements of another width."""
+
+    config = SimConfig(slots=3, context_tokens=512, page_tokens=24, device_dtype="f32")
+
+
+class TestNoisySim(SimContract):
+    """Its text is its own, and the same however it is made."""
+
+    config = SimConfig(slots=3, context_tokens=512, noise=Noise(0.4, seed=9))
+
+    async def test_the_text_is_not_the_exact_one(self, observer: Observer) -> None:
+        prompt = self.prompt(33)
+        plain = await observer.plain(prompt, greedy(60))
+        assert plain == continuation(prompt, 60, ignore_eos=True, noise=self.config.noise)
+        assert plain != continuation(prompt, 60, ignore_eos=True)
+
+    async def test_it_agrees_with_an_exact_text_in_part(self, observer: Observer) -> None:
+        prompt = self.prompt(33)
+        exact = continuation(prompt, 100, ignore_eos=True)
+        seq = told(observer, prompt, greedy(101), None, [exact], score=True)
+        extended = await observer.extended(seq)
+        assert extended.scored_tokens == 100
+        assert 0 < extended.agreed_tokens < 100

@@ -44,7 +44,7 @@ class LlamaModel(Model):
             block_tokens=block_tokens,
         )
         self._context: LlamaContext | None = None
-        self.capabilities = Capabilities(settings.context_tokens, settings.sequences, exact_extend=settings.exact)
+        self.capabilities = Capabilities(settings.context_tokens, settings.sequences, settings.exact, manifest.vocabulary)
         self.layout = _layout(manifest, self._shape)
 
     def load(self) -> None:

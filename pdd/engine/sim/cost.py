@@ -41,11 +41,12 @@ class ModelProfile:
     attention_width: int  # query heads times head size
     kv_heads: int
     head_size: int
+    kv_element_bytes: int = 2  # on the device; 2 is f16, which is what goes over the wire
 
     @property
     def kv_bytes(self) -> int:
-        """Of one token: keys and values of all layers in f16."""
-        return 2 * self.layers * self.kv_heads * self.head_size * 2
+        """Of one token: keys and values of all layers."""
+        return 2 * self.layers * self.kv_heads * self.head_size * self.kv_element_bytes
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,14 +1,15 @@
 """The sim: a model without weights whose text depends on every byte of its KV.
 
-Called by `batch` through `compute`, as any model. Owns the KV of its slots. The KV of a token is 8 bytes chained over the ids
-before it, and the next token is chosen by a hash over all KV bytes of the slot: so a block that is lost, stale, moved or changed
-anywhere changes the text at once. It takes no time itself; `forward` says what the pass would have cost on its hardware.
+Called by `batch` through `compute`, as any model. Owns the KV of its slots, in pages (`pages`). The KV of a token is 8 bytes
+chained over the ids before it, and the next token is chosen by a hash over all KV bytes of the slot: so a block that is lost,
+stale, moved or changed anywhere changes the text at once. It takes no time itself; `forward` says what the pass would have cost
+on its hardware.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 
 import numpy as np
@@ -18,7 +19,8 @@ from numpy.typing import NDArray
 from pdd.engine.base import Capabilities, EngineFault, Payload
 from pdd.engine.model import Logits, Model, Row, StepCost
 from pdd.engine.sim.cost import HARDWARE, MODELS, HardwareProfile, ModelProfile, StepShape, kv_capacity_tokens, step_cost_s
-from pdd.engine.sim.digest import KV_BYTES, ROOT, choose, logits, token_kv
+from pdd.engine.sim.digest import KV_BYTES, NO_NOISE, Noise, choose, logits, token_kv
+from pdd.engine.sim.pages import DEVICE_DTYPES, PagedKv, PagePool
 from pdd.engine.sim.vocabulary import MODEL_DIGEST, Vocabulary, sim_vocabulary
 from pdd.kv.layout import SIM_DIGEST, KvLayout
 
@@ -28,20 +30,24 @@ class SimConfig:
     slots: int = 8
     context_tokens: int = 8192
     block_tokens: int = 16
-    page_tokens: int = 16  # declared only
+    page_tokens: int = 16  # of the device's memory; need not fit the block
+    device_dtype: str = "f16"  # the device's KV elements, one of `pages.DEVICE_DTYPES`
     hardware: HardwareProfile = HARDWARE["instant"]
     model: ModelProfile = MODELS["tiny"]
     # Payloads as long as the KV they stand for, so that a real link carries real bytes. Both ends must agree.
     pad_to_declared: bool = False
+    noise: Noise = NO_NOISE  # of this instance's logits
 
 
 class SimModel(Model):
     def __init__(self, config: SimConfig) -> None:
         self._config = config
         self._vocabulary = sim_vocabulary()
-        self._slots = [_Slot() for _ in range(config.slots)]
+        self._pages = PagePool(config.page_tokens, config.device_dtype)
+        self._slots = [_Slot(PagedKv(self._pages)) for _ in range(config.slots)]
+        self._on_device = replace(config.model, kv_element_bytes=DEVICE_DTYPES[config.device_dtype])
         self._imported_bytes = 0  # since the last pass
-        self.capabilities = Capabilities(config.context_tokens, config.slots, exact_extend=True)
+        self.capabilities = Capabilities(config.context_tokens, config.slots, True, self._vocabulary.size)
         self.layout = KvLayout(
             model_digest=MODEL_DIGEST,
             tokenizer_digest=self._vocabulary.digest,
@@ -52,6 +58,7 @@ class SimModel(Model):
             wire_formats=(SIM_DIGEST,),
             block_bytes=config.block_tokens * config.model.kv_bytes,
             engine="sim",
+            device_dtype=config.device_dtype,
             page_tokens=config.page_tokens,
         )
         digests = config.block_tokens * KV_BYTES
@@ -60,11 +67,12 @@ class SimModel(Model):
 
     def load(self) -> None:
         config = self._config
-        wanted, held = config.slots * config.context_tokens, kv_capacity_tokens(config.hardware, config.model)
+        wanted, held = config.slots * config.context_tokens, kv_capacity_tokens(config.hardware, self._on_device)
         if wanted > held:
             raise EngineFault(
                 f"{config.slots} slots of {config.context_tokens} tokens need KV for {wanted} tokens; {config.hardware.name} has "
-                f"memory for {held:.0f} beside {config.model.name}: lower PDD_SLOTS or PDD_CONTEXT_TOKENS"
+                f"memory for {held:.0f} in {config.device_dtype} beside {config.model.name}: "
+                "lower PDD_SLOTS or PDD_CONTEXT_TOKENS"
             )
 
     def close(self) -> None:
@@ -79,16 +87,16 @@ class SimModel(Model):
                 slot.append(row, self._config.context_tokens)
                 attended += slot.tokens
                 if row.want_logits:
-                    wanted.append(SimLogits(slot.hash.intdigest(), self._vocabulary))
+                    wanted.append(SimLogits(slot.hash.intdigest(), self._vocabulary, self._config.noise))
             held += slot.tokens
         shape = StepShape(len(rows), attended, held, self._imported_bytes)
         self._imported_bytes = 0
-        return wanted, StepCost(step_cost_s(shape, self._config.hardware, self._config.model))
+        return wanted, StepCost(step_cost_s(shape, self._config.hardware, self._on_device))
 
     def import_kv(self, slot: int, payloads: Sequence[Payload]) -> None:
         digests = self._payload_bytes - len(self._padding)
         target = self._slots[slot]
-        if target.kv:
+        if target.tokens:
             raise EngineFault(f"slot {slot} holds {target.tokens} tokens; clear it before an import")
         for number, payload in enumerate(payloads):
             if len(payload) != self._payload_bytes:
@@ -101,48 +109,51 @@ class SimModel(Model):
 
     def export_kv(self, slot: int, first_block: int, last_block: int) -> tuple[Payload, ...]:
         digests = self._payload_bytes - len(self._padding)
-        kv = self._slots[slot].kv
-        if last_block * digests > len(kv):
-            raise EngineFault(f"slot {slot} has no block {last_block - 1}: it holds {self._slots[slot].tokens} tokens")
-        blocks = (kv[block * digests : (block + 1) * digests] for block in range(first_block, last_block))
-        return tuple(bytes(block) + self._padding for block in blocks)
+        source, block_tokens = self._slots[slot], self._config.block_tokens
+        if last_block * block_tokens > source.tokens:
+            raise EngineFault(f"slot {slot} has no block {last_block - 1}: it holds {source.tokens} tokens")
+        kv = source.kv.read(first_block * block_tokens, last_block * block_tokens)
+        return tuple(kv[at : at + digests] + self._padding for at in range(0, len(kv), digests))
 
     def clear(self, slot: int) -> None:
-        self._slots[slot] = _Slot()
+        self._slots[slot].kv.clear()
+        self._slots[slot] = _Slot(PagedKv(self._pages))
 
 
 @dataclass(slots=True)
 class _Slot:
-    kv: bytearray = field(default_factory=bytearray)
-    last: bytes = ROOT  # KV of the last token
-    hash: xxhash.xxh3_64 = field(
-        default_factory=xxhash.xxh3_64
-    )  # over all of `kv`, so that one more token costs the same anywhere
+    kv: PagedKv
+    # Over all KV, so that one more token costs the same anywhere.
+    hash: xxhash.xxh3_64 = field(default_factory=xxhash.xxh3_64)
 
     @property
     def tokens(self) -> int:
-        return len(self.kv) // KV_BYTES
+        return self.kv.tokens
 
     def append(self, row: Row, context_tokens: int) -> None:
         if row.position != self.tokens or row.position >= context_tokens:
             raise EngineFault(
                 f"row at position {row.position} of slot {row.slot}, which holds {self.tokens} of {context_tokens} tokens"
             )
-        self.fill(token_kv(self.last, row.token))
+        kv = token_kv(self.kv.last(), row.token)
+        self.kv.append(kv)
+        self.hash.update(kv)
 
     def fill(self, kv: bytes) -> None:
-        self.kv += kv
-        self.hash.update(kv)
-        self.last = kv[-KV_BYTES:]
+        """Take imported KV; what counts of it is what the pages hold."""
+        before = self.tokens
+        self.kv.append(kv)
+        self.hash.update(self.kv.read(before, self.tokens))
 
 
 @dataclass(frozen=True, slots=True)
 class SimLogits:
     kv_hash: int
     vocabulary: Vocabulary = field(repr=False)
+    noise: Noise = NO_NOISE
 
     def argmax(self) -> int:
-        return choose(self.kv_hash, self.vocabulary)
+        return choose(self.kv_hash, self.vocabulary, self.noise)
 
     def array(self) -> NDArray[np.float32]:
-        return logits(self.kv_hash, self.vocabulary)
+        return logits(self.kv_hash, self.vocabulary, self.noise)

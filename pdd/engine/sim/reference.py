@@ -9,11 +9,11 @@ from collections.abc import Sequence
 
 import xxhash
 
-from pdd.engine.sim.digest import ROOT, choose, token_kv
+from pdd.engine.sim.digest import NO_NOISE, ROOT, Noise, choose, token_kv
 from pdd.engine.sim.vocabulary import sim_vocabulary
 
 
-def continuation(prompt: Sequence[int], max_tokens: int, *, ignore_eos: bool = False) -> list[int]:
+def continuation(prompt: Sequence[int], max_tokens: int, *, ignore_eos: bool = False, noise: Noise = NO_NOISE) -> list[int]:
     """The greedy answer to `prompt`: `max_tokens` ids, or fewer where the end of the sequence comes first."""
     vocabulary = sim_vocabulary()
     kv_hash, kv = xxhash.xxh3_64(), ROOT
@@ -22,7 +22,7 @@ def continuation(prompt: Sequence[int], max_tokens: int, *, ignore_eos: bool = F
         kv_hash.update(kv)
     output: list[int] = []
     while len(output) < max_tokens:
-        token = choose(kv_hash.intdigest(), vocabulary)
+        token = choose(kv_hash.intdigest(), vocabulary, noise)
         if token == vocabulary.eos_id and not ignore_eos:
             break
         output.append(token)

@@ -31,13 +31,14 @@ was watch water wave way well went were west what when where which while white w
 word work world would year yellow you young café naïve über крыло 東京
 """
 _PUNCTUATION = (",", ".")
-_SPECIAL = ("<|im_start|>", "<|im_end|>")
+_EOS = "<|im_end|>"
+_SPECIAL = ("<|im_start|>", _EOS)
 _CHAT_TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 # What a sim computes is this function of ids, whichever hardware it plays; change the name when the function changes.
-MODEL_DIGEST = xxhash.xxh3_128_hexdigest(b"pdd sim 1")
+MODEL_DIGEST = xxhash.xxh3_128_hexdigest(b"pdd sim 2")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +46,6 @@ class Vocabulary:
     tokens: dict[str, int]  # in the byte-level alphabet; specials excepted
     merges: tuple[tuple[str, str], ...]
     choices: tuple[int, ...]  # what the sim says: every word, and punctuation about one time in ten
-    start_id: int
     eos_id: int
 
     @property
@@ -74,7 +74,7 @@ def sim_vocabulary() -> Vocabulary:
             prefix += letter
         words.append(tokens[prefix])
     punctuation = [tokens[mark] for mark in _PUNCTUATION] * (len(words) // (10 * len(_PUNCTUATION)))
-    return Vocabulary(tokens, tuple(merges), (*words, *punctuation), len(tokens), len(tokens) + 1)
+    return Vocabulary(tokens, tuple(merges), (*words, *punctuation), len(tokens) + _SPECIAL.index(_EOS))
 
 
 def sim_card(context_tokens: int) -> ModelCard:
@@ -92,7 +92,7 @@ def sim_card(context_tokens: int) -> ModelCard:
         tokenizer_digest=vocabulary.digest,
         tokenizer=tokenizer,
         chat_template=_CHAT_TEMPLATE,
-        eos_token="<|im_end|>",
+        eos_token=_EOS,
     )
 
 

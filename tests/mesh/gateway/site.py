@@ -5,15 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from random import Random
 from typing import Any
 
 from gateway.generation import End, GenerationSpec, Tokens
 from gateway.mesh.mesh import Mesh
-from gateway.mesh.settings import MeshSettings
-from gateway.placement import Placement
-from gateway.timeline import Timeline
 from pdd.catalog.base import Registration, Role
 from pdd.catalog.memory import MemoryRegistry
 from pdd.engine.base import Engine
@@ -21,52 +18,23 @@ from pdd.engine.sim.cost import HARDWARE
 from pdd.engine.sim.model import SimConfig, SimModel
 from pdd.engine.sim.vocabulary import sim_card
 from pdd.identity import Instance
-from pdd.sampling import SamplingParams
 from services.main.rules import main_rules
 from services.relay.rules import relay_rules
 from tests.eventually import eventually
+from tests.mesh.gateway.asking import GATEWAY, Observed, mesh_settings
 from tests.mesh.services.instances import (
     BUDGET_BLOCKS,
     RunningDecoder,
     RunningPrefill,
-    greedy,
-    prompt,
     running_decoder,
     running_prefill,
 )
 from wan.link import LinkSettings
 from wan.relay import Relay
 
-GATEWAY = Instance("gateway-0", 77)
 PACED = SimConfig(hardware=HARDWARE["cpu-tiny"], pad_to_declared=True)  # about 10 ms a step
-LINE = LinkSettings(rtt_ms=20, rate_mbit=4)
+LINE = LinkSettings(rtt_ms=20, rate_mbit=30)  # half a second for the prompt below
 TTL_S = 1000.0  # the tests' instances do not beat
-
-
-class Observed:
-    """A MeshObserver that remembers."""
-
-    def __init__(self) -> None:
-        self.placements: list[Placement] = []
-        self.handoffs: list[Timeline] = []
-        self.dropped: dict[str, int] = {}
-        self.unanswered: list[str] = []
-        self.connected: dict[str, bool] = {}
-
-    def placed(self, placement: Placement) -> None:
-        self.placements.append(placement)
-
-    def handoff_done(self, timeline: Timeline) -> None:
-        self.handoffs.append(timeline)
-
-    def events_dropped(self, instance_id: str, count: int) -> None:
-        self.dropped[instance_id] = self.dropped.get(instance_id, 0) + count
-
-    def abort_unanswered(self, instance_id: str) -> None:
-        self.unanswered.append(instance_id)
-
-    def link_changed(self, instance_id: str, connected: bool) -> None:
-        self.connected[instance_id] = connected
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,17 +49,14 @@ class Site:
 
     async def until_free(self) -> None:
         """Until nothing is held anywhere. Raises TimeoutError."""
-        await eventually(lambda: all(held.holds_nothing for held in (self.prefill, *self.relays, *self.mains)))
+        decoders = (*self.relays, *self.mains)
+        await eventually(lambda: self.prefill.holds_nothing and all(decoder.holds_nothing for decoder in decoders))
         assert self.observed.unanswered == []
 
 
 def registration(role: Role, instance: Instance, address: str, engine: Engine) -> Registration:
     capabilities = engine.capabilities
     return Registration(instance, role, "a", address, engine.layout, capabilities.context_tokens, capabilities.slots)
-
-
-def mesh_settings(**values: Any) -> MeshSettings:
-    return MeshSettings(**{"instance_poll_s": 0.02, "reconnect_max_s": 0.1, "closing_timeout_s": 5.0, **values})
 
 
 @asynccontextmanager
@@ -119,11 +84,6 @@ async def running_site(
         )
         await eventually(lambda: sum(observed.connected.values()) == 2 + mains)
         yield Site(mesh, registry, prefill, [relay], remote, wan, observed)
-
-
-def spec(prompt_tokens: int = 200, max_tokens: int = 80, seed: int = 0, **sampling: Any) -> GenerationSpec:
-    params: SamplingParams = replace(greedy(max_tokens), **sampling)
-    return GenerationSpec(tuple(prompt(prompt_tokens, seed)), params, label="test")
 
 
 @dataclass(slots=True)

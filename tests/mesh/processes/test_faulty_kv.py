@@ -24,6 +24,7 @@ from pdd.kv.hashing import chain_hashes
 from pdd.kv.wire import block_checksum, build_frame, commit_digest
 from pdd.rpc.channel import open_channel
 from pdd.transfer.base import Refusal
+from pdd.transfer.messages import encode_push
 from pdd.transfer.outbound import OfferedKv
 from pdd.v1 import decode_pb2, kv_pb2, kv_pb2_grpc
 from tests.mesh.processes.services import registered, running_service
@@ -64,7 +65,7 @@ class Sender:
     def frame(self, first: int, last: int, request: RequestId | None = None) -> kv_pb2.PushRequest:
         """Blocks [first, last)."""
         blocks = PAYLOADS[first:last]
-        return kv_pb2.PushRequest(frame=build_frame(request or self.request, first, blocks, self.block_bytes))
+        return kv_pb2.PushRequest.FromString(encode_push(build_frame(request or self.request, first, blocks, self.block_bytes)))
 
     def commit(self, count: int = BLOCKS) -> kv_pb2.PushRequest:
         digest = commit_digest([block_checksum(payload) for payload in PAYLOADS])

@@ -15,7 +15,8 @@ from pdd.kv.store import BlockStore
 from pdd.rpc.channel import open_channel
 from pdd.rpc.server import serve
 from pdd.transfer.base import Refusal
-from pdd.transfer.receiver import PushServicer, Receiver, ReceiverSettings
+from pdd.transfer.messages import SERVICE, add_push
+from pdd.transfer.receiver import Receiver, ReceiverSettings
 from pdd.v1 import kv_pb2, kv_pb2_grpc
 from tests.unit.transfer.parts import REQUEST, SALT, Heard, layout, offered, prompt
 
@@ -62,8 +63,8 @@ async def site(
     receiver = Receiver(of or layout(), store, settings or ReceiverSettings(sweep_s=0.01))
 
     def register(server: grpc.aio.Server) -> Sequence[str]:
-        kv_pb2_grpc.add_KvTransferServicer_to_server(PushServicer(receiver), server)
-        return ("pdd.v1.KvTransfer",)
+        add_push(server, receiver.push)
+        return (SERVICE,)
 
     async with receiver, serve("127.0.0.1:0", register) as server, open_channel(server.address) as channel:
         yield Site(receiver, store, server.address, channel)

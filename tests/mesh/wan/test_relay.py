@@ -65,6 +65,17 @@ async def test_counters_tell_bytes_by_direction_connection_and_forward(relay: Re
     assert (counters.a_to_b_bytes, counters.b_to_a_bytes) == (235_666, 115)
 
 
+async def test_site_b_reaches_a_target_in_site_a_and_its_bytes_are_counted_the_other_way(relay: Relay, connect: Connect) -> None:
+    async with listening(count) as target:
+        address = await relay.open_from_b("registry", target, f"{HOST}:0")
+        reader, writer = await connect(address)
+        writer.write(bytes(1000))
+        writer.write_eof()
+        assert len(await reader.read()) == 8
+        (registry,) = relay.counters().forwards
+    assert (registry.name, registry.a_to_b_bytes, registry.b_to_a_bytes) == ("registry", 8, 1000)
+
+
 async def test_totals_keep_what_deleted_forwards_carried(relay: Relay, connect: Connect) -> None:
     async with forwarded(relay, echo) as address:
         await exchange(await connect(address), bytes(10))

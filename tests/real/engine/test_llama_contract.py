@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 import pytest
@@ -22,18 +22,16 @@ pytestmark = pytest.mark.real
 
 
 class TestLlama(EngineContract):
-    limits = StepLimits()
     slots = 3
 
-    @pytest.fixture
-    async def engine(self, model_dir: Path) -> AsyncIterator[Engine]:
-        context = ContextSettings(context_tokens=512, sequences=self.slots, batch_tokens=self.limits.step_tokens + self.slots)
-        async with BatchEngine(LlamaModel(model_dir, context), self.limits, ThreadCompute()) as engine:
-            yield engine
+    def running(self, extend_tokens: int = 256) -> AbstractAsyncContextManager[Engine]:
+        limits = StepLimits(extend_tokens=extend_tokens)
+        context = ContextSettings(context_tokens=512, sequences=self.slots, batch_tokens=limits.step_tokens + self.slots)
+        return BatchEngine(LlamaModel(self._model_dir, context), limits, ThreadCompute())
 
     @pytest.fixture(autouse=True)
-    def _ids(self, card: ModelCard) -> None:
-        self._prose = card.encode(PROSE)
+    def _model(self, model_dir: Path, card: ModelCard) -> None:
+        self._model_dir, self._prose = model_dir, card.encode(PROSE)
 
     def prompt(self, tokens: int) -> list[int]:
         return list(itertools.islice(itertools.cycle(self._prose), tokens))

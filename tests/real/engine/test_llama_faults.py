@@ -13,7 +13,7 @@ from pdd.engine.llama.binding import ContextSettings
 from pdd.engine.llama.model import LlamaModel
 from pdd.model.card import ModelCard
 from pdd.model.manifest import FILE_NAME, read_manifest, write_manifest
-from tests.engine_contract.contract import greedy
+from tests.engine_contract.case import greedy
 from tests.real.engine.engines import llama
 from tests.real.engine.texts import PROSE
 

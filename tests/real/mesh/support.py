@@ -31,7 +31,8 @@ async def running_mesh(model_dir: Path, pipeline: str, handoff: str) -> AsyncIte
         yield Mesh(pipeline, handoff, mesh.grpc_address, mesh.http_url, mesh.wan_control_url)
 
 
-async def set_link_rate(mesh: Mesh, rate_mbit: float) -> None:
+async def set_link_rate(mesh: Mesh, rate_mbit: float | None) -> None:
+    """None lifts the limit."""
     timeout = aiohttp.ClientTimeout(total=5)
     async with (
         aiohttp.ClientSession(timeout=timeout) as session,

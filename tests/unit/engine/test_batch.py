@@ -85,6 +85,18 @@ async def test_a_failing_draw_fails_its_sequence_alone() -> None:
         assert await observer.closing(neighbour) == Finished(neighbour, FinishReason.LENGTH, 20)
 
 
+async def test_a_failing_score_fails_its_sequence_alone() -> None:
+    async with BatchEngine(FragileModel(), StepLimits(), InlineCompute()) as engine, observe(engine) as observer:
+        broken = SamplingParams(max_tokens=20, seed=0, temperature=0.0, logit_bias=((0, "much"),))  # type: ignore[arg-type]
+        seq, neighbour = observer.new(), observer.new()
+        for number, sampling in ((seq, broken), (neighbour, GREEDY)):
+            engine.open(number, [1, 2], sampling, None)
+            engine.extend(number, 0, continuation([1, 2], 5, ignore_eos=True), then_decode=False, score=True)
+        assert isinstance(await observer.closing(seq), Failed)
+        extended = await observer.extended(neighbour)
+        assert (extended.scored_tokens, extended.agreed_tokens) == (5, 5)
+
+
 @pytest.mark.parametrize("compute", COMPUTES)
 async def test_leaving_ends_the_stream_of_batches_and_closes_the_model(compute: type[Compute]) -> None:
     model = FragileModel()

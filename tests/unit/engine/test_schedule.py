@@ -23,16 +23,18 @@ from pdd.sampling import Sampled, SamplingParams
 EOS = 99
 GREEDY = SamplingParams(max_tokens=50, seed=0, temperature=0.0, eos_ids=(EOS,))
 LIMITS = StepLimits(chunk_tokens=32, step_tokens=64)
+VOCABULARY_SIZE = 1000
 
 
 def scheduler(slots: int = 4, limits: StepLimits = LIMITS, context_tokens: int = 256) -> Scheduler:
-    return Scheduler(Capabilities(context_tokens, slots, exact_extend=True), 16, limits)
+    return Scheduler(Capabilities(context_tokens, slots, True, VOCABULARY_SIZE), 16, limits)
 
 
 def results(step: Step, token: int = 7) -> StepResult:
     """What a model gives that samples `token` everywhere."""
     return StepResult(
         sampled={work.seq: Sampled(token, None) for work in step.works if work.draw},
+        scored={work.seq: (token,) * len(work.scores) for work in step.works},
         blocks={work.seq: (b"block",) * (work.blocks[1] - work.blocks[0]) for work in step.works if work.blocks},
     )
 
@@ -52,7 +54,8 @@ def decoding(scheduler: Scheduler, seq: int, prompt_tokens: int = 20) -> None:
     """Bring a sequence to where it decodes from output index 2 on."""
     scheduler.open(seq, range(prompt_tokens), GREEDY, None, 0.0)
     scheduler.extend(seq, 0, [1], then_decode=True)
-    run(scheduler)
+    while not run(scheduler)[1].tokens:
+        pass
 
 
 def test_nothing_to_do_plans_nothing() -> None:
@@ -111,13 +114,37 @@ def test_an_extend_up_to_the_step_limit_is_one_pass_beside_decodes() -> None:
     assert batch.events == (Extended(2, 40, 64, 0.0),)
 
 
-def test_an_extend_that_no_longer_fits_whole_waits_for_the_next_step() -> None:
-    engine = scheduler()
-    for seq, tokens in ((1, 30), (2, 40), (3, 10)):
+def test_extends_share_a_steps_budget_oldest_first_and_the_rest_goes_to_the_next() -> None:
+    engine = scheduler(limits=StepLimits(32, 64, extend_tokens=40))
+    for seq, tokens in ((1, 29), (2, 39), (3, 9)):
         engine.open(seq, [0], GREEDY, KvSource(()), 0.0)
         engine.extend(seq, 0, range(tokens), then_decode=False)
-    assert shape(run(engine)[0]) == [(1, 31)]
-    assert shape(run(engine)[0]) == [(2, 41), (3, 11)]
+    assert [shape(run(engine)[0]) for _ in range(2)] == [[(1, 30), (2, 10)], [(2, 30), (3, 10)]]
+
+
+@pytest.mark.parametrize("extend_tokens", [1, 7, 39, 1000])
+def test_a_bystander_decodes_in_every_step_of_an_extend_and_none_has_more_than_the_budget(extend_tokens: int) -> None:
+    engine = scheduler(limits=StepLimits(32, 64, extend_tokens))
+    decoding(engine, 1)
+    engine.open(2, [0], GREEDY, KvSource(()), 0.0)
+    engine.extend(2, 0, range(40), then_decode=False)
+    steps: list[Step] = []
+    extended: list[Extended] = []
+    while not extended:
+        step, batch = run(engine, now_s=len(steps), takes_s=0.5)
+        steps.append(step)
+        extended = [event for event in batch.events if isinstance(event, Extended)]
+    assert len(steps) == -(-41 // min(extend_tokens, 64))
+    assert extended == [Extended(2, 40, 41, 0.5 * len(steps))]
+    assert all(shape(step)[0] == (1, 1) and shape(step)[1][1] <= extend_tokens for step in steps)
+
+
+def test_prefill_chunks_take_what_extends_leave_of_a_step() -> None:
+    engine = scheduler(limits=StepLimits(32, 48, extend_tokens=20))
+    engine.open(1, [0], GREEDY, KvSource(()), 0.0)
+    engine.extend(1, 0, range(30), then_decode=False)
+    engine.prefill(2, range(100), GREEDY, 0.0)
+    assert [shape(run(engine)[0]) for _ in range(2)] == [[(1, 20), (2, 16)], [(1, 11), (2, 32)]]
 
 
 def test_a_pass_longer_than_a_step_is_split_and_told_once() -> None:
@@ -208,6 +235,111 @@ def test_a_sequence_that_decodes_takes_no_ids() -> None:
     engine.extend(1, 2, [1], then_decode=True)
     (event,) = run(engine)[1].events
     assert isinstance(event, Failed)
+
+
+def scored(scheduler: Scheduler) -> tuple[list[int], list[int], StepBatch]:
+    """Run a step with one work: positions that want logits, output indices scored, and what came of it."""
+    step, batch = run(scheduler)
+    (work,) = step.works
+    wanted = [row.position for row in work.rows if row.want_logits]
+    return wanted, [draw.index for draw in work.scores], batch
+
+
+def test_the_row_before_each_id_scores_it_and_the_tail_scores_index_0() -> None:
+    engine = scheduler()
+    engine.open(1, range(20), GREEDY, KvSource((b"",)), 0.0)
+    engine.extend(1, 0, [7, 8, 7], then_decode=True, score=True)
+    wanted, indices, batch = scored(engine)
+    assert (wanted, indices) == ([19, 20, 21, 22], [0, 1, 2])
+    assert batch.events == (Extended(1, 3, 7, 0.0, scored_tokens=3, agreed_tokens=2),)
+    assert [out.index for out in batch.tokens] == [3]
+
+
+def test_index_0_is_not_scored_where_the_prompt_has_no_tail() -> None:
+    engine = scheduler()
+    engine.open(1, range(32), GREEDY, KvSource((b"", b"")), 0.0)
+    engine.extend(1, 0, [7, 7], then_decode=True, score=True)
+    wanted, indices, batch = scored(engine)
+    assert (wanted, indices) == ([32, 33], [1])
+    assert batch.events == (Extended(1, 2, 2, 0.0, scored_tokens=1, agreed_tokens=1),)
+
+
+def test_the_last_row_of_one_extend_scores_the_first_id_of_the_next() -> None:
+    engine = scheduler()
+    engine.open(1, range(16), GREEDY, KvSource((b"",)), 0.0)
+    engine.extend(1, 0, [1, 7], then_decode=False, score=True)
+    assert scored(engine)[:2] == ([16, 17], [1, 2])
+    engine.extend(1, 2, [7, 8, 7], then_decode=False, score=True)
+    assert scored(engine)[2].events == (Extended(1, 5, 3, 0.0, scored_tokens=3, agreed_tokens=2),)
+
+
+def test_an_extend_that_does_not_ask_is_not_scored_nor_is_the_first_id_after_it() -> None:
+    engine = scheduler()
+    engine.open(1, [0], GREEDY, None, 0.0)
+    for first_index, score in ((0, True), (2, False), (4, True)):
+        engine.extend(1, first_index, [7, 7], then_decode=False, score=score)
+    assert [scored(engine)[1:] for _ in range(3)] == [
+        ([0, 1, 2], StepBatch(1, 0.0, (), (Extended(1, 2, 3, 0.0, 2, 2),))),
+        ([], StepBatch(2, 0.0, (), (Extended(1, 4, 2, 0.0),))),
+        ([5, 6], StepBatch(3, 0.0, (), (Extended(1, 6, 2, 0.0, 1, 1),))),
+    ]
+
+
+def test_scores_of_an_extend_that_takes_several_steps_are_told_once() -> None:
+    engine = scheduler(limits=StepLimits(32, 64, extend_tokens=4))
+    engine.open(1, range(18), GREEDY, KvSource((b"",)), 0.0)
+    engine.extend(1, 0, [7] * 8, then_decode=True, score=True)
+    assert [scored(engine)[1] for _ in range(2)] == [[0, 1, 2], [3, 4, 5, 6]]
+    assert scored(engine)[2].events == (Extended(1, 8, 10, 0.0, scored_tokens=8, agreed_tokens=8),)
+
+
+def test_scoring_asks_for_no_logprobs_and_sees_only_the_ids_before() -> None:
+    engine = scheduler()
+    engine.open(1, [9], replace(GREEDY, top_logprobs=5), None, 0.0)
+    engine.extend(1, 0, [1, 2], then_decode=False, score=True)
+    step = engine.plan(0.0)
+    assert step is not None
+    engine.extend(1, 2, [3], then_decode=True)
+    assert [list(draw.history.output) for draw in step.works[0].scores] == [[], [1], [1, 2]]
+    assert all(draw.params.top_logprobs is None for draw in step.works[0].scores)
+    engine.complete(results(step), 0.0)
+
+
+@pytest.mark.parametrize(("max_tokens", "prompt"), [(4, 20), (50, 252)], ids=["max_tokens", "context"])
+def test_nothing_is_scored_past_the_last_token_there_can_be(max_tokens: int, prompt: int) -> None:
+    engine = scheduler(limits=StepLimits(32, 512))
+    engine.open(1, range(prompt), replace(GREEDY, max_tokens=max_tokens), None, 0.0)
+    engine.extend(1, 0, [7] * 4, then_decode=True, score=True)
+    _, indices, batch = scored(engine)
+    assert indices == [0, 1, 2, 3]
+    assert batch.events[-1] == Finished(1, FinishReason.LENGTH, 4)
+
+
+def test_a_token_that_is_not_asked_for_is_not_scored() -> None:
+    engine = scheduler()
+    engine.open(1, range(40), GREEDY, None, 0.0)
+    engine.extend(1, 0, [7] * 20, then_decode=True)
+    wanted, indices, _ = scored(engine)
+    assert (wanted, indices) == ([59], [])
+
+
+@pytest.mark.parametrize("token", [-1, VOCABULARY_SIZE, 2**32 - 1])
+@pytest.mark.parametrize("command", ["prefill", "open", "extend"])
+def test_an_id_the_model_does_not_have_fails_its_sequence_alone_and_is_named(command: str, token: int) -> None:
+    engine = scheduler()
+    decoding(engine, 1)
+    ids = [0, token, 0]
+    if command == "prefill":
+        engine.prefill(2, ids, GREEDY, 0.0)
+    else:
+        engine.open(2, ids if command == "open" else [0], GREEDY, None, 0.0)
+    if command == "extend":
+        engine.extend(2, 0, ids, then_decode=True)
+    step, batch = run(engine)
+    assert shape(step) == [(1, 1)]
+    (event,) = batch.events
+    assert isinstance(event, Failed)
+    assert f"token id {token} lies outside this model's vocabulary of {VOCABULARY_SIZE}" in str(event.fault)
 
 
 @pytest.mark.parametrize("prompt", [[], [0] * 256])
@@ -330,3 +462,8 @@ def test_load_counts_what_runs_waits_and_is_to_be_computed() -> None:
 def test_limits_refuse_a_chunk_larger_than_a_step() -> None:
     with pytest.raises(ValueError, match="chunk_tokens"):
         StepLimits(chunk_tokens=100, step_tokens=50)
+
+
+def test_limits_refuse_a_budget_without_room() -> None:
+    with pytest.raises(ValueError, match="extend_tokens"):
+        StepLimits(extend_tokens=0)

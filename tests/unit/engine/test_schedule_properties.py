@@ -2,9 +2,9 @@
 
 import hypothesis.strategies as st
 from hypothesis import settings
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from pdd.engine.base import KvSource, Prefilled
+from pdd.engine.base import Extended, KvSource, Prefilled
 from pdd.engine.compute import compute_step
 from pdd.engine.schedule import Scheduler, StepLimits
 from pdd.engine.sim.model import SimConfig, SimModel
@@ -15,7 +15,7 @@ from tests.engine_contract.observer import Record
 
 SLOTS = 2
 MAX_TOKENS = 12
-LIMITS = StepLimits(chunk_tokens=9, step_tokens=20)
+BUDGETS = [1, 5, 11, 1000]
 SAMPLING = SamplingParams(max_tokens=MAX_TOKENS, seed=0, temperature=0.0, ignore_eos=True)
 FOREVER_S = 1e9
 
@@ -24,13 +24,29 @@ class Engines(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.model = SimModel(SimConfig(slots=SLOTS, context_tokens=128))
-        self.scheduler = Scheduler(self.model.capabilities, 16, LIMITS)
+        self.limits = StepLimits(chunk_tokens=9, step_tokens=20)
+        self.start()
         self.record = Record()
         self.now_s = 0.0
         self.step: Step | None = None
         self.prompts: dict[int, list[int]] = {}
         self.known: dict[int, int] = {}  # output ids given to sequences that take more
         self.prefills: set[int] = set()
+        self.decoding: set[int] = set()  # in every step, unless throttled
+        self.throttled: set[int] = set()
+        self.given: dict[
+            int, list[tuple[int, int, bool]]
+        ] = {}  # the extends of a sequence: [first, end) and whether it is scored
+        self.imported: set[int] = set()
+        self.scored_last: dict[int, bool] = {}  # whether the last extend that was computed was scored
+
+    def start(self) -> None:
+        self.scheduler = Scheduler(self.model.capabilities, 16, self.limits)
+
+    @initialize(extend_tokens=st.sampled_from(BUDGETS))
+    def budget(self, extend_tokens: int) -> None:
+        self.limits = StepLimits(chunk_tokens=9, step_tokens=20, extend_tokens=extend_tokens)
+        self.start()
 
     def new(self, tokens: int) -> int:
         seq = len(self.prompts) + 1
@@ -51,17 +67,20 @@ class Engines(RuleBasedStateMachine):
         seq = self.new(tokens)
         self.known[seq] = 0
         kv = KvSource(prompt_blocks(self.prompts[seq])) if imported else None
+        if imported:
+            self.imported.add(seq)
         self.scheduler.open(seq, self.prompts[seq], SAMPLING, kv, self.now_s)
 
     @precondition(lambda self: self.known)
-    @rule(data=st.data(), count=st.integers(1, 4), then_decode=st.booleans())
-    def extend(self, data: st.DataObject, count: int, then_decode: bool) -> None:
+    @rule(data=st.data(), count=st.integers(1, 8), then_decode=st.booleans(), score=st.booleans())
+    def extend(self, data: st.DataObject, count: int, then_decode: bool, score: bool) -> None:
         seq = data.draw(st.sampled_from(sorted(self.known)))
         first = self.known[seq]
         ids = self.text(seq)[first : first + count]
         self.known[seq] += len(ids)
         then_decode |= self.known[seq] == MAX_TOKENS
-        self.scheduler.extend(seq, first, ids, then_decode)
+        self.scheduler.extend(seq, first, ids, then_decode, score)
+        self.given.setdefault(seq, []).append((first, first + len(ids), score))
         if then_decode:
             del self.known[seq]
 
@@ -74,7 +93,9 @@ class Engines(RuleBasedStateMachine):
     @precondition(lambda self: self.prompts)
     @rule(data=st.data(), interval_s=st.sampled_from([0.0, 3.0, FOREVER_S]))
     def throttle(self, data: st.DataObject, interval_s: float) -> None:
-        self.scheduler.throttle(data.draw(st.sampled_from(sorted(self.prompts))), interval_s)
+        seq = data.draw(st.sampled_from(sorted(self.prompts)))
+        self.throttled.add(seq)
+        self.scheduler.throttle(seq, interval_s)
 
     @precondition(lambda self: self.prompts)
     @rule(data=st.data(), abort=st.booleans())
@@ -91,9 +112,16 @@ class Engines(RuleBasedStateMachine):
     def plan(self) -> None:
         self.step = self.scheduler.plan(self.now_s)
         if self.step is not None:
-            slots = [work.slot for work in self.step.works]
-            assert len(set(slots)) == len(slots)
-            assert sum(len(work.rows) for work in self.step.works) <= LIMITS.step_tokens + SLOTS
+            self.holds(self.step)
+
+    def holds(self, step: Step) -> None:
+        slots = [work.slot for work in step.works]
+        assert len(set(slots)) == len(slots)
+        assert sum(len(work.rows) for work in step.works) <= self.limits.step_tokens + SLOTS
+        extends = [work for work in step.works if work.seq not in self.prefills | self.decoding]
+        assert sum(len(work.rows) for work in extends) <= self.limits.extend_tokens
+        live = {seq for seq in self.decoding - self.throttled if self.record.seen[seq].closing is None}
+        assert live <= {work.seq for work in step.works if len(work.rows) == 1}
 
     @precondition(lambda self: self.step is not None)
     @rule(took_s=st.sampled_from([0.0, 1.0]))
@@ -103,7 +131,26 @@ class Engines(RuleBasedStateMachine):
         assert not result.faults
         self.step = None
         self.now_s += took_s
-        self.record.take(self.scheduler.complete(result, self.now_s))
+        batch = self.scheduler.complete(result, self.now_s)
+        self.record.take(batch)
+        self.decoding |= {out.seq for out in batch.tokens} - self.prefills
+        for event in batch.events:
+            if isinstance(event, Extended):
+                self.agrees(event)
+
+    def agrees(self, event: Extended) -> None:
+        """One Extended for each extend, in order; what was given is the text, so the sim agrees with all that it scored."""
+        first, end, score = self.given[event.seq].pop(0)
+        assert event.next_index == end
+        scored = end - first if score else 0
+        seen = self.record.seen[event.seq].extended
+        unseen = seen[-2].next_index if len(seen) > 1 else 0
+        assert unseen == first
+        # The first id of an extend is predicted by the last row of what was computed before it.
+        predicted = self.scored_last.get(event.seq, event.seq not in self.imported or len(self.prompts[event.seq]) % 16 != 0)
+        assert event.scored_tokens == scored - (score and not predicted)
+        assert event.agreed_tokens == event.scored_tokens
+        self.scored_last[event.seq] = score
 
     @rule(passed_s=st.sampled_from([0.5, 5.0]))
     def wait(self, passed_s: float) -> None:

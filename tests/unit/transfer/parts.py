@@ -11,6 +11,7 @@ from pdd.kv.hashing import chain_hashes
 from pdd.kv.layout import DENSE_F16, KvLayout
 from pdd.kv.wire import block_checksum, build_frame, commit_digest
 from pdd.transfer.base import Received, Refusal
+from pdd.transfer.messages import encode_push
 from pdd.transfer.outbound import OfferedKv
 from pdd.v1 import kv_pb2
 
@@ -45,7 +46,7 @@ def offered(blocks: int, block_bytes: int = 16, request: RequestId = REQUEST) ->
 def frame(
     blocks: Sequence[Payload], first_block: int = 0, request: RequestId = REQUEST, block_bytes: int = 16
 ) -> kv_pb2.PushRequest:
-    return kv_pb2.PushRequest(frame=build_frame(request, first_block, blocks, block_bytes))
+    return kv_pb2.PushRequest.FromString(encode_push(build_frame(request, first_block, blocks, block_bytes)))
 
 
 def damaged(message: kv_pb2.PushRequest) -> kv_pb2.PushRequest:

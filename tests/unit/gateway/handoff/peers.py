@@ -1,7 +1,7 @@
 """Prefill, relay and main as they behave towards the handoff machine when they keep to the protocol: models for stateful tests.
 
 Each peer has a queue of commands that it has not read and one of events that have not arrived, so that anything may cross. They
-agree on the answer: the token at index i is `token(i)`, and the one at `length - 1` is the last.
+agree on the answer: the token at index i is `token(i)`, there are `length` of them, and an end of sequence is none of them.
 """
 
 from __future__ import annotations
@@ -31,8 +31,13 @@ def token(index: int) -> int:
 
 @dataclass(frozen=True)
 class Answer:
-    length: int
+    length: int  # at least 1 where it ends by LENGTH
     reason: FinishReason
+
+    @property
+    def end_at_prefill(self) -> FinishReason | None:
+        last = 0 if self.reason is FinishReason.STOP else 1
+        return self.reason if self.length == last else None
 
 
 @dataclass
@@ -79,11 +84,10 @@ class Prefill(Peer):
             return
         if not self.sampled:
             self.sampled = True
-            finish = self.answer.reason if self.answer.length == 1 else None
-            self.events.append(FirstToken(token(0), finish))
+            self.events.append(FirstToken(token(0), self.answer.end_at_prefill))
         elif waiting := [decoder for decoder in self.decoders if not decoder.whole and not decoder.closed]:
             decoder = waiting[count % len(waiting)]
-            decoder.commit(final=self.answer.length == 1)
+            decoder.commit(final=self.answer.end_at_prefill is not None)
             self.events.append(TransferDone(decoder.role, 3, 300, 0.1))
         else:
             self.close(Closed(self.role))
@@ -118,7 +122,8 @@ class Decoder(Peer):
         assert command.first_index == self.next_index + queued, "ids must follow those it has"
         assert command.ids, "an extend has at least one id"
         assert command.ids == tuple(token(command.first_index + offset) for offset in range(len(command.ids)))
-        assert command.first_index + len(command.ids) < self.answer.length, "the last token was made already"
+        end = command.first_index + len(command.ids)
+        assert end <= self.answer.length - (self.answer.reason is FinishReason.LENGTH), "the last token was made already"
         self.extends.append(command)
 
     def progress(self, count: int, extend_s: float) -> None:
@@ -137,7 +142,9 @@ class Decoder(Peer):
     def _decode(self, count: int) -> None:
         end = min(self.answer.length, self.next_index + count)
         made = tuple(token(index) for index in range(self.next_index, end))
-        self.events.append(NewTokens(self.role, self.next_index, made))
-        self.next_index = end
-        if end == self.answer.length:
+        if made:
+            self.events.append(NewTokens(self.role, self.next_index, made))
+            self.next_index = end
+        # An end of sequence takes a step of its own, in which there may come a stop.
+        if end == self.answer.length and (self.answer.reason is FinishReason.LENGTH or not made):
             self.close(Finished(self.role, self.answer.reason, end))

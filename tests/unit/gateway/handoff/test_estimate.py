@@ -27,7 +27,7 @@ POLICY = HandoffPolicy()
         (5, 0, CPU, HandOver("the stall fits the inter-token target")),  # 5 × 9 ms
         (60, 0, CPU, AnotherRound(0.018)),  # throttled to half the speed at which main computes
         (60, 8, CPU, HandOver("rounds used up")),
-        (7, 3, CPU, HandOver("the rest no longer shrinks")),  # the fixed point is 4.4 ids and the one held back
+        (7, 3, CPU, HandOver("the rest hardly shrinks any more")),  # the fixed point is 4.4 ids and the one held back
         (60, 0, Pace(0.0095, 0.05, 0.04), HandOver("the relay outruns main")),  # even at 50 ms a token
         (100, 0, GPU, HandOver("the stall fits the inter-token target")),  # one extend of everything costs nothing
         (200, 0, GPU, AnotherRound(0.0)),  # no throttle needed

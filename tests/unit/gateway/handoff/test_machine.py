@@ -92,13 +92,25 @@ RACES: dict[str, tuple[list[HandoffEvent], list[Action]]] = {
         [KvReady(MD), tokens(RLD, 1), FIRST],
         [emit(P, 0), StopRelay(), emit(RLD, 1)],
     ),
-    "EOS at index 0 ends it at once, whatever came before": (
+    "EOS at index 0 ends it at once and is not shown, whatever came before": (
         [KvReady(RLD), tokens(RLD, 1), KvReady(MD), FirstToken(token(0), STOP)],
-        [emit(P, 0), *aborts(DONE, P, RLD, MD), Finish(STOP)],
+        [*aborts(DONE, P, RLD, MD), Finish(STOP)],
+    ),
+    "the only token is shown": (
+        [FirstToken(token(0), LENGTH)],
+        [emit(P, 0), *aborts(DONE, P, RLD, MD), Finish(LENGTH)],
     ),
     "EOS at index 1": (
-        [FIRST, tokens(RLD, 1), Finished(RLD, STOP, 2)],
-        [emit(P, 0), emit(RLD, 1), *aborts(DONE, P, MD), Finish(STOP)],
+        [FIRST, KvReady(RLD), Finished(RLD, STOP, 1)],
+        [emit(P, 0), *aborts(DONE, P, MD), Finish(STOP)],
+    ),
+    "EOS at index 1 before index 0 is here": (
+        [KvReady(RLD), Finished(RLD, STOP, 1), FIRST],
+        [emit(P, 0), *aborts(DONE, P, MD), Finish(STOP)],
+    ),
+    "EOS is the first that main samples": (
+        [FIRST, KvReady(MD), Stopped(RLD, 1), Extended(MD, 1, 5, 0.1), Finished(MD, STOP, 1)],
+        [emit(P, 0), StopRelay(), extend(0, 1, then_decode=True), *aborts(DONE, P), Finish(STOP)],
     ),
     "EOS in the moment in which main's KV is ready": (
         [FIRST, KvReady(MD), tokens(RLD, 1), Finished(RLD, STOP, 2)],

@@ -59,7 +59,7 @@ class Handoff(RuleBasedStateMachine):
         silent: set[Role],
     ) -> None:
         self.machine = HandoffMachine(pipeline, mode, POLICY)
-        self.answer = Answer(length, reason)
+        self.answer = Answer(length - 1 if reason is FinishReason.STOP else length, reason)
         roles = [Role.RELAY, Role.MAIN] if pipeline is Pipeline.RELAY else [Role.MAIN]
         decoders = [Decoder(role, self.answer) for role in roles]
         self.prefill = Prefill(Role.PREFILL, self.answer, decoders=decoders)

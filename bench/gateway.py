@@ -1,0 +1,239 @@
+"""What the gateway costs: CPU time a streamed token and a request, and the time to the first token that it adds.
+
+    python -m bench.gateway                                  all rows, about three minutes
+    python -m bench.gateway --streams 64 --rounds 3          one load, three times
+    python -m bench.gateway --pipeline direct                without relay and handoff
+
+The gateway is the real process with the real tokenizer, on a core of its own. Around it: a prefill, a relay and a main that cost
+nothing (`gateway_instances`), and compiled clients (`gateway_load.c`), on another core. Answers are streamed chat completions.
+
+    a token     CPU time of the gateway's process in the middle of a steady run of long answers, less what the requests among
+                them cost, divided by the tokens made. Everything is in it: gRPC's threads, reading frames, the handoff machine,
+                detokenising, JSON, and the kernel's share of sending (TCP over loopback includes the receiver's half of the stack).
+    a request   the same over answers of 8 tokens, less those tokens: body, template, tokenising, placement, admissions, a whole
+                handoff, the last events, the end.
+    bare write  what a uvloop program pays a chunk for sending chunks of the same size at the same pace on the same core, and
+                nothing else: no gateway on this kernel can be cheaper without sending less often.
+    TTFT        from writing the request to the first byte of the first event. Instances answer at once, so all of it is added by
+                the gateway and its two hops; clients and instances share a core, and their delays are in it too.
+
+CPU time is not wall time: a busy machine disturbs it little (caches, and the hypervisor), but does disturb TTFT.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import platform
+import statistics
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import uvloop
+
+from bench.gateway_bare import bare_write_us
+from bench.gateway_load import Load, LoadReport, compile_load, request_bytes
+from bench.gateway_mesh import BenchMesh, MeshPlan, Reading, running_mesh
+
+RESULTS = Path(__file__).with_name("results") / "gateway.json"
+PROMPT = "Describe the harbour on the morning after the storm, boat by boat, in the manner of a log-book. " * 4
+SHORT_TOKENS = 8
+LONG_TOKENS = 512
+# Without a pace the instances run ahead of the gateway by what gRPC buffers, a few thousand tokens. Were an answer shorter than its
+# share of that, it would be made in one go, and most frames would hold a token or two: unlike any engine's.
+LONG_TOKENS_FLAT_OUT = 4096
+EAGER_TOKENS = 16
+RAMP_S = 2.0  # a run's beginning, which is not measured
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One load. CPU times in microseconds, TTFT in milliseconds."""
+
+    pipeline: str
+    streams: int
+    pace_ms: float
+    token_us: float
+    bare_us: float
+    request_us: float
+    tokens_per_s: float
+    gateway_cpu: float  # share of its core
+    tokens_per_event: float
+    ttft_p50_ms: float
+    ttft_p99_ms: float
+    ttft_samples: int
+    load_average: float  # of the machine, the last minute, when the row was measured
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """The measured part of one run."""
+
+    reading: Reading
+    seconds: float
+    tokens_per_event: float
+    report: LoadReport  # of the whole run
+
+
+class Bench:
+    def __init__(self, options: argparse.Namespace, folder: Path) -> None:
+        self._options = options
+        self._folder = folder
+        self._program = compile_load(folder)
+
+    async def row(self, streams: int, pace_ms: float) -> Row:
+        tokens = LONG_TOKENS if pace_ms else LONG_TOKENS_FLAT_OUT
+        long = await self._window(streams, pace_ms, tokens)
+        short = await self._window(streams, 0.0, SHORT_TOKENS)
+        request_s, token_s = _solve(long.reading, short.reading)
+        event_bytes = long.report.bytes / long.report.events
+        bare_us = await bare_write_us(streams, pace_ms / 1000, round(event_bytes), self._options.gateway_core, self._options.other_core)
+        return Row(
+            pipeline=self._options.pipeline,
+            streams=streams,
+            pace_ms=pace_ms,
+            token_us=token_s * 1e6,
+            bare_us=bare_us,
+            request_us=request_s * 1e6,
+            tokens_per_s=long.reading.tokens / long.seconds,
+            gateway_cpu=long.reading.cpu_s / long.seconds,
+            tokens_per_event=long.tokens_per_event,
+            ttft_p50_ms=_quantile(long.report.ttft_us, 0.5) / 1000,
+            ttft_p99_ms=_quantile(long.report.ttft_us, 0.99) / 1000,
+            ttft_samples=len(long.report.ttft_us),
+            load_average=os.getloadavg()[0],
+        )
+
+    async def _window(self, streams: int, pace_ms: float, tokens: int) -> Window:
+        options = self._options
+        plan = MeshPlan(
+            options.model_dir, options.pipeline, pace_ms, min(EAGER_TOKENS, tokens // 2), options.gateway_core, options.other_core
+        )
+        async with running_mesh(plan, self._folder) as mesh:
+            answer_us = round(tokens * pace_ms * 1000)
+            ramp_s = RAMP_S + answer_us / 1e6
+            load = await self._start(mesh, streams, tokens, stagger_us=answer_us // streams, seconds=ramp_s + options.seconds)
+            await asyncio.sleep(ramp_s)
+            before, before_s = mesh.read(), asyncio.get_running_loop().time()
+            await asyncio.sleep(options.seconds)
+            after, after_s = mesh.read(), asyncio.get_running_loop().time()
+            report = await load.end()
+            return Window(after.since(before), after_s - before_s, mesh.read().tokens / report.events, report)
+
+    async def _start(self, mesh: BenchMesh, streams: int, tokens: int, *, stagger_us: int, seconds: float) -> Load:
+        body: dict[str, object] = {
+            "model": self._options.model_dir.name,
+            "messages": [{"role": "user", "content": PROMPT}],
+            "max_tokens": tokens,
+            "ignore_eos": True,
+            "temperature": 0.8,
+            "stream": True,
+        }
+        request = self._folder / "request"
+        request.write_bytes(request_bytes(mesh.http, body))
+        return await Load.start(
+            self._program,
+            mesh.http,
+            request,
+            streams=streams,
+            stagger_us=stagger_us,
+            seconds=seconds,
+            core=self._options.other_core,
+        )
+
+
+def _solve(long: Reading, short: Reading) -> tuple[float, float]:
+    """CPU seconds of a request and of a token, from two runs: cpu = requests × a + tokens × b in both."""
+    determinant = short.requests * long.tokens - long.requests * short.tokens
+    request_s = (short.cpu_s * long.tokens - long.cpu_s * short.tokens) / determinant
+    token_s = (long.cpu_s * short.requests - short.cpu_s * long.requests) / determinant
+    return request_s, token_s
+
+
+def _quantile(samples: Sequence[int], share: float) -> float:
+    ordered = sorted(samples)
+    return float(ordered[min(len(ordered) - 1, int(share * len(ordered)))])
+
+
+HEAD = ("pipeline", "streams", "pace", "µs/token", "bare write", "µs/request", "tokens/s", "core", "tokens/event", "TTFT p50", "p99")
+
+
+def _line(row: Row) -> tuple[str, ...]:
+    return (
+        row.pipeline,
+        str(row.streams),
+        f"{row.pace_ms:g} ms" if row.pace_ms else "flat out",
+        f"{row.token_us:.1f}",
+        f"{row.bare_us:.1f}",
+        f"{row.request_us:.0f}",
+        f"{row.tokens_per_s:.0f}",
+        f"{row.gateway_cpu:.0%}",
+        f"{row.tokens_per_event:.1f}",
+        f"{row.ttft_p50_ms:.1f} ms",
+        f"{row.ttft_p99_ms:.1f} ms",
+    )
+
+
+def _print_line(cells: Sequence[str]) -> None:
+    print("  ".join(f"{cell:>12}" for cell in cells), flush=True)
+
+
+def _median(rows: Sequence[Row]) -> Row:
+    """Field by field, over rounds of the same load."""
+    first = asdict(rows[0])
+    numbers = {
+        name: statistics.median(asdict(row)[name] for row in rows) for name, value in first.items() if isinstance(value, float)
+    }
+    return Row(**{**first, **numbers})
+
+
+async def measure(options: argparse.Namespace) -> list[Row]:
+    medians: list[Row] = []
+    with tempfile.TemporaryDirectory(prefix="pdd-bench-") as folder:
+        bench = Bench(options, Path(folder))
+        _print_line(HEAD)
+        for streams in options.streams:
+            for pace_ms in options.pace_ms:
+                rows = []
+                for _ in range(options.rounds):
+                    rows.append(await bench.row(streams, pace_ms))
+                    _print_line(_line(rows[-1]))
+                medians.append(_median(rows))
+        if options.rounds > 1:
+            print("\nmedians")
+            for row in medians:
+                _print_line(_line(row))
+    return medians
+
+
+def main() -> None:
+    cores = sorted(os.sched_getaffinity(0))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model-dir", type=Path, default=Path("models/SmolLM2-135M-Instruct"))
+    parser.add_argument("--pipeline", choices=("relay", "direct"), default="relay")
+    parser.add_argument("--streams", type=int, nargs="+", default=[1, 64, 256])
+    parser.add_argument("--pace-ms", type=float, nargs="+", default=[10.0, 0.0])
+    parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--seconds", type=float, default=5.0, help="measured, of each run")
+    parser.add_argument("--gateway-core", type=int, default=cores[0])
+    parser.add_argument("--other-core", type=int, default=cores[-1])
+    parser.add_argument("--json", type=Path, default=RESULTS)
+    options = parser.parse_args()
+    rows = uvloop.run(measure(options))
+    options.json.parent.mkdir(parents=True, exist_ok=True)
+    found = {
+        "at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "machine": {"processor": platform.processor() or platform.machine(), "cores": os.cpu_count(), "python": platform.python_version()},
+        "rows": [asdict(row) for row in rows],
+    }
+    options.json.write_text(json.dumps(found, indent=2) + "\n")
+    print(f"\nwritten to {options.json}")
+
+
+if __name__ == "__main__":
+    main()

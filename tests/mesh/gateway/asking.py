@@ -1,0 +1,52 @@
+"""What the tests of the gateway's side ask for, and what they measure it with."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from gateway.generation import GenerationSpec, Timeline
+from gateway.mesh.settings import MeshSettings
+from gateway.placement import Placement
+from pdd.identity import Instance
+from pdd.sampling import SamplingParams
+
+GATEWAY = Instance("gateway-0", 77)
+PROMPT, OUTPUT = 70, 80  # tokens
+
+
+class Observed:
+    """A MeshObserver that remembers."""
+
+    def __init__(self) -> None:
+        self.placements: list[Placement] = []
+        self.handoffs: list[Timeline] = []
+        self.dropped: dict[str, int] = {}
+        self.unanswered: list[str] = []
+        self.connected: dict[str, bool] = {}
+
+    def placed(self, placement: Placement) -> None:
+        self.placements.append(placement)
+
+    def handoff_done(self, timeline: Timeline) -> None:
+        self.handoffs.append(timeline)
+
+    def events_dropped(self, instance_id: str, count: int) -> None:
+        self.dropped[instance_id] = self.dropped.get(instance_id, 0) + count
+
+    def abort_unanswered(self, instance_id: str) -> None:
+        self.unanswered.append(instance_id)
+
+    def link_changed(self, instance_id: str, connected: bool) -> None:
+        self.connected[instance_id] = connected
+
+
+def mesh_settings(**values: Any) -> MeshSettings:
+    return MeshSettings(**{"instance_poll_s": 0.02, "reconnect_max_s": 0.1, "closing_timeout_s": 5.0, **values})
+
+
+def spec(prompt_tokens: int = PROMPT, max_tokens: int = OUTPUT, text: int = 0, **sampling: Any) -> GenerationSpec:
+    """A greedy request that goes on to its last token; `text` chooses one of many prompts."""
+    params = SamplingParams(max_tokens=max_tokens, seed=1, temperature=0.0, ignore_eos=True)
+    prompt = tuple((7 * position + position // 5 + text) % 1000 for position in range(prompt_tokens))
+    return GenerationSpec(prompt, replace(params, **sampling), label="test")

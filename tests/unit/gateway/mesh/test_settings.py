@@ -1,0 +1,22 @@
+import pytest
+from pydantic import ValidationError
+
+from gateway.handoff.machine import Pipeline
+from gateway.mesh.settings import HandoffChoice, MeshSettings
+
+
+def test_settings_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"PIPELINE": "direct", "HANDOFF": "one_shot", "ITL_TARGET_MS": "80", "MAX_ROUNDS": "3"}.items():
+        monkeypatch.setenv(f"PDD_{name}", value)
+    settings = MeshSettings()
+    assert (settings.pipeline, settings.handoff) == (Pipeline.DIRECT, HandoffChoice.ONE_SHOT)
+    assert (settings.policy().itl_target_s, settings.policy().max_rounds) == (0.08, 3)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("PDD_PIPELINE", "singular"), ("PDD_ITL_TARGET_MS", "0"), ("PDD_STALL_DEADLINE_S", "-1")]
+)
+def test_settings_refuse_what_makes_no_sense(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
+    monkeypatch.setenv(name, value)
+    with pytest.raises(ValidationError):
+        MeshSettings()

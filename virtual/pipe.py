@@ -1,0 +1,131 @@
+"""One direction of one call: messages in order, bounded in bytes.
+
+Made by `stream`. The sender's end waits for room, the receiver's for messages. Bytes count from being sent to being taken, so
+that a receiver who does not read holds up its sender and nobody else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from functools import partial
+
+from virtual.charge import Charge
+from virtual.line import Line, LineFlow
+
+
+class Pipe:
+    def __init__(self, line: Line, flow: LineFlow) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._line = line
+        self._flow = flow
+        self._outstanding_bytes = 0
+        self._arrived: deque[tuple[bytes, int]] = deque()
+        self._reader: asyncio.Future[tuple[bytes, int] | None] | None = None
+        self._sender: asyncio.Future[None] | None = None
+        self._closed = False  # the sender's end: nothing more is taken
+        self._ended = False  # the receiver's end: nothing more comes
+        self._dropping = False
+
+    # ── the sender's end ──
+
+    async def send(self, data: bytes, charge: Charge) -> bool:
+        """Wait for room and send; False where the pipe was closed, or another `send` waits already."""
+        if self._sender is not None:
+            return False
+        while self._outstanding_bytes >= self._line.window_bytes and not self._closed:
+            self._sender = self._loop.create_future()
+            try:
+                await self._sender
+            finally:
+                self._sender = None
+        if self._closed:
+            return False
+        self.push(data, charge)
+        return True
+
+    def push(self, data: bytes, charge: Charge) -> None:
+        """Send without waiting: for the one message of a unary request or answer."""
+        self._outstanding_bytes += charge.link_bytes
+        self._line.send(self._flow, charge, partial(self._arrive, data, charge.link_bytes))
+
+    def close(self) -> None:
+        """A `send` that waits returns False, and so does every later one."""
+        self._closed = True
+        self._wake_sender()
+
+    # ── the receiver's end ──
+
+    @property
+    def empty(self) -> bool:
+        return not self._arrived
+
+    @property
+    def awaited(self) -> bool:
+        """Someone waits for a message; nobody else may."""
+        return self._reader is not None
+
+    async def receive(self) -> bytes | None:
+        """The next message; None after the last."""
+        if self._arrived or self._ended:
+            return self.take()
+        reader = self._reader = self._loop.create_future()
+        try:
+            message = await reader
+        except asyncio.CancelledError:
+            if not reader.cancelled() and (message := reader.result()) is not None:
+                self._arrived.appendleft(message)  # its reader was cancelled after all
+            raise
+        finally:
+            self._reader = None
+        return self._taken(message)
+
+    def take(self) -> bytes | None:
+        """The next message, if there is one already."""
+        return self._taken(self._arrived.popleft()) if self._arrived else None
+
+    def end(self) -> None:
+        """Nothing more comes: readers see the end behind what is here."""
+        self._ended = True
+        self._hand_over(None)
+
+    def drop(self) -> None:
+        """Nobody reads any more: what is here and what comes is thrown away, and holds up no sender."""
+        self._dropping = True
+        self._outstanding_bytes -= sum(size for _, size in self._arrived)
+        self._arrived.clear()
+        self._wake_sender()
+
+    def abandon(self) -> None:
+        """The call is dead at the receiver's end: readers see the end at once."""
+        self.drop()
+        self.end()
+
+    def _arrive(self, data: bytes, size: int) -> None:
+        if self._ended:
+            return
+        if self._dropping:
+            self._outstanding_bytes -= size
+            self._wake_sender()
+        elif not self._hand_over((data, size)):
+            self._arrived.append((data, size))
+
+    def _hand_over(self, message: tuple[bytes, int] | None) -> bool:
+        """Give a message, or the end, to who waits for it. It is theirs then, whatever becomes of the call."""
+        if self._reader is None or self._reader.done():
+            return False
+        self._reader.set_result(message)
+        return True
+
+    def _taken(self, message: tuple[bytes, int] | None) -> bytes | None:
+        if message is None:
+            return None
+        data, size = message
+        self._outstanding_bytes -= size
+        self._wake_sender()
+        return data
+
+    def _wake_sender(self) -> None:
+        sender = self._sender
+        if sender is not None and not sender.done() and (self._closed or self._outstanding_bytes < self._line.window_bytes):
+            sender.set_result(None)
