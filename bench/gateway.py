@@ -46,7 +46,7 @@ SHORT_TOKENS = 8
 LONG_TOKENS = 512
 # Without a pace the instances run ahead of the gateway by what gRPC buffers, a few thousand tokens. Were an answer shorter than its
 # share of that, it would be made in one go, and most frames would hold a token or two: unlike any engine's.
-LONG_TOKENS_FLAT_OUT = 4096
+LONG_TOKENS_FLAT_OUT = 2048
 EAGER_TOKENS = 16
 RAMP_S = 2.0  # a run's beginning, which is not measured
 
@@ -63,7 +63,8 @@ class Row:
     request_us: float
     tokens_per_s: float
     gateway_cpu: float  # share of its core
-    tokens_per_event: float
+    tokens_per_frame: float  # of a decoder
+    tokens_per_event: float  # of a client
     ttft_p50_ms: float
     ttft_p99_ms: float
     ttft_samples: int
@@ -102,6 +103,7 @@ class Bench:
             request_us=request_s * 1e6,
             tokens_per_s=long.reading.tokens / long.seconds,
             gateway_cpu=long.reading.cpu_s / long.seconds,
+            tokens_per_frame=long.reading.tokens / long.reading.frames,
             tokens_per_event=long.tokens_per_event,
             ttft_p50_ms=_quantile(long.report.ttft_us, 0.5) / 1000,
             ttft_p99_ms=_quantile(long.report.ttft_us, 0.99) / 1000,
@@ -160,7 +162,7 @@ def _quantile(samples: Sequence[int], share: float) -> float:
     return float(ordered[min(len(ordered) - 1, int(share * len(ordered)))])
 
 
-HEAD = ("pipeline", "streams", "pace", "µs/token", "bare write", "µs/request", "tokens/s", "core", "tokens/event", "TTFT p50", "p99")
+HEAD = ("pipeline", "streams", "pace", "µs/token", "bare write", "µs/request", "tokens/s", "core", "tok/frame", "tok/event", "TTFT p50", "p99")
 
 
 def _line(row: Row) -> tuple[str, ...]:
@@ -173,6 +175,7 @@ def _line(row: Row) -> tuple[str, ...]:
         f"{row.request_us:.0f}",
         f"{row.tokens_per_s:.0f}",
         f"{row.gateway_cpu:.0%}",
+        f"{row.tokens_per_frame:.1f}",
         f"{row.tokens_per_event:.1f}",
         f"{row.ttft_p50_ms:.1f} ms",
         f"{row.ttft_p99_ms:.1f} ms",
@@ -180,7 +183,7 @@ def _line(row: Row) -> tuple[str, ...]:
 
 
 def _print_line(cells: Sequence[str]) -> None:
-    print("  ".join(f"{cell:>12}" for cell in cells), flush=True)
+    print("  ".join(f"{cell:>10}" for cell in cells), flush=True)
 
 
 def _median(rows: Sequence[Row]) -> Row:

@@ -2,8 +2,9 @@
 
 Started by `gateway_mesh` for `bench/gateway.py`. No KV moves and nothing is computed: prefill answers at once, a relay decodes from
 the commit, a main has its KV when the relay is `--eager` tokens in (at the commit, where there is no relay) and decodes from its
-last Extend. A decoder answers one frame a step for all its handles, every `--pace-ms` or, at 0, as fast as its stream takes them.
-What was asked and made so far stands in the file `--counters`: two 64-bit numbers, requests and tokens.
+last Extend. A decoder answers one frame a step for all its handles. The decoders step together: every `--pace-ms` or, at 0, as soon
+as the streams have taken what the last step made.
+What was asked and made so far stands in the file `--counters`: three 64-bit numbers, requests, tokens and frames of the decoders.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from pdd.rpc.server import serve
 from pdd.v1 import decode_pb2, decode_pb2_grpc, identity_pb2, prefill_pb2, prefill_pb2_grpc, sampling_pb2
 
 SLOTS = 4096
-COUNTERS = struct.Struct("=QQ")  # requests, tokens
+COUNTERS = struct.Struct("=QQQ")  # requests, tokens, frames
 
 TEXT = (
     "The sea wall held through the night, and by morning the harbour was quiet again: forty boats, two of them adrift, and a café "
@@ -80,13 +81,21 @@ class Site:
         self.relayed = relayed
         self.committed = Meeting()
         self.kv_at_main = Meeting()
+        self.decoders: list[DecodeSession] = []
         self._counters = counters
-        self._requests = self._made = 0
+        self._totals = (0, 0, 0)
 
-    def count(self, requests: int, tokens: int) -> None:
-        self._requests += requests
-        self._made += tokens
-        self._counters[: COUNTERS.size] = COUNTERS.pack(self._requests, self._made)
+    def step_if_idle(self) -> None:
+        """Without a pace: let every decoder make a step, if all have got rid of the last one and there is something to make."""
+        decoders = self.decoders
+        if not self.pace_s and all(one.idle for one in decoders) and any(one.running for one in decoders):
+            for one in decoders:
+                one.step()
+
+    def count(self, *, requests: int = 0, tokens: int = 0, frames: int = 0) -> None:
+        before = self._totals
+        self._totals = (before[0] + requests, before[1] + tokens, before[2] + frames)
+        self._counters[: COUNTERS.size] = COUNTERS.pack(*self._totals)
 
 
 class PrefillSession:
@@ -123,7 +132,7 @@ class PrefillSession:
         for target in start.targets:
             self._say(start.handle, transfer_done=prefill_pb2.TransferDone(target=target.instance.id, blocks=1, bytes=16))
         self._say(start.handle, released=prefill_pb2.Released())
-        self._site.count(1, 1)
+        self._site.count(requests=1, tokens=1)
         (self._site.committed if self._site.relayed else self._site.kv_at_main).come(start.request)
 
     def _say(self, handle: int, **event: Any) -> None:
@@ -135,12 +144,13 @@ class DecodeSession:
 
     def __init__(self, site: Site, role: Role) -> None:
         self.attachment = Attachment()
+        self.idle = True  # nothing waits to be made or to be taken by the stream
+        self.running: dict[int, Run] = {}
         self._site = site
         self._role = role
         self._step = 0
         self._due = 0  # steps whose time has come
         self._admitted: dict[int, decode_pb2.Admit] = {}
-        self._running: dict[int, Run] = {}
         self._opening: list[decode_pb2.OpeningEvent] = []
         self._closing: list[decode_pb2.ClosingEvent] = []
 
@@ -151,36 +161,41 @@ class DecodeSession:
             case "extend":
                 self._extend(command.extend)
             case "stop":
-                run = self._running.pop(command.stop.handle, None)
+                run = self.running.pop(command.stop.handle, None)
                 if run is not None:
                     self._close(command.stop.handle, stopped=decode_pb2.Stopped(next_index=run.next_index))
             case "abort":
-                self._running.pop(command.abort.handle, None)
+                self.running.pop(command.abort.handle, None)
                 self._close(command.abort.handle, aborted=decode_pb2.Aborted())
             case "detach":
                 raise StreamEnd(grpc.StatusCode.OK)
         self.attachment.wake()
 
     def take(self) -> decode_pb2.DecodeFrame | None:
-        """What there is to say, and the tokens of all steps that are due; without a pace one step always is."""
-        steps = self._due if self._site.pace_s else 1
-        self._due = 0
-        if not (self._opening or self._closing or (steps and self._running)):
+        """What there is to say, and the tokens of all steps that are due. Called again when the stream has taken it."""
+        if not (self._opening or self._closing or (self._due and self.running)):
+            self._due, self.idle = 0, True
+            self._site.step_if_idle()
             return None
-        load = decode_pb2.DecodeLoad(running=len(self._running), slots=SLOTS)
+        load = decode_pb2.DecodeLoad(running=len(self.running), slots=SLOTS)
         frame = decode_pb2.DecodeFrame(opening=self._opening, load=load)
-        for _ in range(steps):
+        for _ in range(self._due):
             self._make_step(frame)
+        self._due = 0
         frame.step = self._step
         frame.closing.extend(self._closing)
         self._opening, self._closing = [], []
-        self._site.count(0, len(frame.token))
-        if self._running and not self._site.pace_s:
-            self.attachment.wake()
+        self._site.count(tokens=len(frame.token), frames=1)
+        self.attachment.wake()
         return frame
 
     def close(self) -> None:
-        self._running.clear()
+        self._site.decoders.remove(self)
+
+    def step(self) -> None:
+        self.idle = False
+        self._due += 1
+        self.attachment.wake()
 
     async def keep_pace(self) -> None:
         """Steps fall due at fixed times, however late the last one was."""
@@ -189,13 +204,12 @@ class DecodeSession:
         while True:
             due_s += self._site.pace_s
             await asyncio.sleep(max(0.0, due_s - now_s()))
-            self._due += 1
-            self.attachment.wake()
+            self.step()
 
     def _make_step(self, frame: decode_pb2.DecodeFrame) -> None:
         self._step += 1
         tokens, ended = self._site.tokens, []
-        for handle, run in self._running.items():
+        for handle, run in self.running.items():
             index = run.next_index
             frame.handle.append(handle)
             frame.index.append(index)
@@ -206,7 +220,7 @@ class DecodeSession:
             if index == self._site.eager and self._role is Role.RELAY:
                 self._site.kv_at_main.come(run.request)
         for handle in ended:
-            run = self._running.pop(handle)
+            run = self.running.pop(handle)
             finished = decode_pb2.Finished(reason=sampling_pb2.FINISH_REASON_LENGTH, next_index=run.end)
             self._close(handle, finished=finished)
 
@@ -229,8 +243,8 @@ class DecodeSession:
 
     def _decode(self, handle: int, next_index: int) -> None:
         admit = self._admitted[handle]
-        self._running[handle] = Run(admit.request, next_index, admit.sampling.max_tokens)
-        self.attachment.wake()
+        self.running[handle] = Run(admit.request, next_index, admit.sampling.max_tokens)
+        self._site.step_if_idle()
 
     def _open(self, handle: int, **event: Any) -> None:
         self._opening.append(decode_pb2.OpeningEvent(handle=handle, **event))
@@ -262,6 +276,7 @@ class Decoder(decode_pb2_grpc.DecodeServicer):
 
     async def Attach(self, request_iterator: object, context: Any) -> None:  # type: ignore[override]
         session = DecodeSession(self._site, self._role)
+        self._site.decoders.append(session)
         pace = asyncio.create_task(session.keep_pace()) if self._site.pace_s else None
         try:
             await serve_attached(context, session, self._hello)

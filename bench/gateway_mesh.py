@@ -43,9 +43,15 @@ class Reading:
     cpu_s: float  # of the gateway: user and system, all its threads
     requests: int
     tokens: int
+    frames: int  # of the decoders
 
     def since(self, earlier: Reading) -> Reading:
-        return Reading(self.cpu_s - earlier.cpu_s, self.requests - earlier.requests, self.tokens - earlier.tokens)
+        return Reading(
+            self.cpu_s - earlier.cpu_s,
+            self.requests - earlier.requests,
+            self.tokens - earlier.tokens,
+            self.frames - earlier.frames,
+        )
 
 
 class BenchMesh:
@@ -55,8 +61,8 @@ class BenchMesh:
         self._counters = counters
 
     def read(self) -> Reading:
-        requests, tokens = COUNTERS.unpack(self._counters[: COUNTERS.size])
-        return Reading(_cpu_s(self.gateway_pid), requests, tokens)
+        requests, tokens, frames = COUNTERS.unpack(self._counters[: COUNTERS.size])
+        return Reading(_cpu_s(self.gateway_pid), requests, tokens, frames)
 
 
 @asynccontextmanager
@@ -134,7 +140,8 @@ async def _until_ready(http: str, log_dir: Path) -> None:
                     answer = str(error)
                 await asyncio.sleep(0.1)
     except TimeoutError:
-        raise RuntimeError(f"the gateway did not get ready: {answer}; see {log_dir}") from None
+        tails = "\n".join(f"{log.name}: {log.read_text(errors='replace')[-2000:]}" for log in sorted(log_dir.glob("*.log")))
+        raise RuntimeError(f"the gateway did not get ready: {answer}\n{tails}") from None
 
 
 def _cpu_s(pid: int) -> float:

@@ -7,8 +7,8 @@ Two processes, one core each. Every round measures, one after the other and over
 
     raw TCP   uvloop, chunks written as the transport takes them, read into one buffer (BufferedProtocol) and dropped
     gRPC      the same chunks as messages of a bare stream of bytes, read and dropped: what any transfer over grpc.aio could reach
-    KV push   offer, want, frames under credit, commit: every block's checksum made and verified, every block held in the BlockStore
-              until the commit, as a decoder holds it
+    KV push   offer, want, frames under credit, commit: every block's checksum made and verified, every block held in the
+              BlockStore until the commit, as a decoder holds it
 
 A push is timed from the offer to Committed, the streams from the first write to the last byte's acknowledgement. The first round
 warms up and is shown apart: memory is touched for the first time in it. Ratios are taken within a round, so that what else the
@@ -105,10 +105,7 @@ def request_of_round(number: int) -> RequestId:
 def settle(core: int) -> None:
     """What a service does at its start, and a core of its own."""
     os.sched_setaffinity(0, {core})
-    if os.environ.get("NOKEEP") is None: keep_freed_memory(os.environ)
-    if os.environ.get("ARENA"):
-        import ctypes
-        print(ctypes.CDLL(None).mallopt(-8, int(os.environ["ARENA"])))
+    keep_freed_memory(os.environ)
 
 
 # ── the receiving process ──
@@ -177,7 +174,7 @@ async def _target(shape: Shape, parent: Connection) -> None:
     receiver = Receiver(shape.layout, BlockStore(shape.total_bytes))
 
     def register(server: grpc.aio.Server) -> Sequence[str]:
-        handler = grpc.stream_stream_rpc_method_handler(bare_stream)
+        handler: grpc.RpcMethodHandler[bytes, bytes] = grpc.stream_stream_rpc_method_handler(bare_stream)
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("bench", {"Stream": handler}),))
         add_push(server, receiver.push)
         return (SERVICE,)
@@ -231,7 +228,7 @@ class Source:
         if kind == "raw TCP":
             await self.raw.push(self.chunks)
         elif kind == "gRPC":
-            call = self.channel.stream_stream("/bench/Stream")()
+            call: grpc.aio.StreamStreamCall[bytes, bytes] = self.channel.stream_stream("/bench/Stream")()
             for chunk in self.chunks:
                 await call.write(chunk)
             await call.read()

@@ -7,8 +7,8 @@ formats for a client. Leaving `Answers.open` by any path releases the request in
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Self
 
 from gateway.detokenizer import Vocabulary
@@ -41,9 +41,13 @@ class Answers:
 
 
 class Answer:
-    """Iterate it for the deltas, in index order; `end` is there afterwards. Iterating raises MeshError."""
+    """Iterate it for the deltas, in index order; `end` is there afterwards. Iterating raises MeshError.
+
+    Or, without a task to wake for every delta: `heard` calls back when there may be something, and `take` gives it.
+    """
 
     def __init__(self, generation: Generation, text: AnswerText, metrics: GatewayMetrics, arrived_s: float) -> None:
+        self._loop = asyncio.get_running_loop()
         self._generation = generation
         self._items = aiter(generation)
         self._text = text
@@ -51,6 +55,10 @@ class Answer:
         self._arrived_s = arrived_s
         self._last_s: float | None = None
         self._end: TextEnd | None = None
+
+    @property
+    def ended(self) -> bool:
+        return self._end is not None
 
     @property
     def end(self) -> TextEnd:
@@ -64,19 +72,43 @@ class Answer:
 
     async def __anext__(self) -> TextDelta:
         while self._end is None:
-            item = await self._next_item()
-            if isinstance(item, End):
-                self._end = self._text.end(item)
-                self._metrics.generation_ended(self._end.usage, self._end.timeline)
-            elif not self._text.stopped:
-                return self._delta(item)
+            delta = self._read(await self._next_item())
+            if delta is not None:
+                return delta
         raise StopAsyncIteration
+
+    def take(self) -> TextDelta | None:
+        """The next delta if it is here already; None where it is not, and when the answer has `ended`. Raises MeshError."""
+        while self._end is None:
+            item = self._generation.take()
+            if item is None:
+                return None
+            delta = self._read(item)
+            if delta is not None:
+                return delta
+        return None
+
+    @contextmanager
+    def heard(self, listener: Callable[[], None]) -> Iterator[None]:
+        """Inside, `listener` is called whenever there may be something to `take`; it must not raise. Nobody iterates inside."""
+        self._generation.listen(listener)
+        try:
+            yield
+        finally:
+            self._generation.listen(None)
 
     async def _next_item(self) -> Tokens | End:
         try:
             return await anext(self._items)
         except StopAsyncIteration:
             raise GenerationBroken("a generation stopped without its End") from None
+
+    def _read(self, item: Tokens | End) -> TextDelta | None:
+        if isinstance(item, End):
+            self._end = self._text.end(item)
+            self._metrics.generation_ended(self._end.usage, self._end.timeline)
+            return None
+        return None if self._text.stopped else self._delta(item)
 
     def _delta(self, item: Tokens) -> TextDelta:
         self._measure()
@@ -87,7 +119,7 @@ class Answer:
         return delta
 
     def _measure(self) -> None:
-        now_s = asyncio.get_running_loop().time()
+        now_s = self._loop.time()
         if self._last_s is None:
             self._metrics.first_tokens(now_s - self._arrived_s)
         else:

@@ -24,6 +24,8 @@ _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
 class Detokenizer(Protocol):
+    """Of one answer."""
+
     def push(self, token: int) -> str:
         """The text that this token completes; empty for special tokens and for part of a character."""
         ...
@@ -34,13 +36,14 @@ class Detokenizer(Protocol):
 
 
 class Vocabulary:
-    """What the tokens of one model mean. Shared by all answers; keeps the bytes of the tokens it was asked for."""
+    """What the tokens of one model mean. Shared by all answers; keeps what it has looked up, once a token."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
         self._special = frozenset(token for token, added in tokenizer.get_added_tokens_decoder().items() if added.special)
         self._byte_of = _byte_alphabet() if isinstance(tokenizer.decoder, ByteLevel) else None
         self._bytes: dict[int, bytes] = {}
+        self._whole_texts: dict[int, str | None] = {}
 
     def is_special(self, token: int) -> bool:
         """Whether the token is a mark of the model's, as end-of-sequence is, and no text."""
@@ -52,6 +55,14 @@ class Vocabulary:
         if known is None:
             known = self._bytes[token] = self._look_up(token)
         return known
+
+    def whole_text_of(self, token: int) -> str | None:
+        """The token's text where its bytes are whole characters, which most are; of a special token "", of any other None."""
+        try:
+            return self._whole_texts[token]
+        except KeyError:
+            text = self._whole_texts[token] = "" if self.is_special(token) else _whole(self.bytes_of(token))
+            return text
 
     def detokenizer(self) -> Detokenizer:
         """A fresh one, for one answer."""
@@ -71,12 +82,22 @@ class _ByteDetokenizer:
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._vocabulary = vocabulary
         self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
+        self._amid_character = False
 
     def push(self, token: int) -> str:
-        return "" if self._vocabulary.is_special(token) else self._utf8.decode(self._vocabulary.bytes_of(token))
+        if not self._amid_character:
+            text = self._vocabulary.whole_text_of(token)
+            if text is not None:
+                return text
+        elif self._vocabulary.is_special(token):
+            return ""
+        text = self._utf8.decode(self._vocabulary.bytes_of(token))
+        self._amid_character = bool(self._utf8.getstate()[0])
+        return text
 
     def flush(self) -> str:
         self._utf8.reset()
+        self._amid_character = False
         return ""
 
 
@@ -113,6 +134,13 @@ class _WindowDetokenizer:
             return both[len(self._shown_text) :]
         # The tokenizer rewrote what is shown already: what follows is decoded by itself.
         return self._tokenizer.decode(self._pending, skip_special_tokens=False)
+
+
+def _whole(own: bytes) -> str | None:
+    try:
+        return own.decode()
+    except UnicodeDecodeError:
+        return None
 
 
 def _byte_alphabet() -> dict[str, int]:

@@ -7,7 +7,7 @@ HTTP, text or stop strings. Both sides are tested against this file alone.
 from __future__ import annotations
 
 import enum
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -21,6 +21,7 @@ class GenerationSpec:
     prompt: tuple[int, ...]  # at least 1 id; prompt and max_tokens together fit the context
     sampling: SamplingParams
     label: str  # the client's x-request-id, for logs only
+    streaming: bool = True  # someone watches the tokens come; False where only the whole answer counts
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +55,9 @@ class Timeline:
     eager_tokens: int = 0
     main_computed_tokens: int = 0
     wan_kv_bytes: int = 0
+    user_gap_s: float = 0.0
+    scored_tokens: int = 0
+    agreed_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +98,17 @@ class Generation(Protocol):
 
     def __aiter__(self) -> AsyncIterator[Tokens | End]:
         """Yields Tokens in index order and exactly one End, last. Raises MeshError."""
+        ...
+
+    def take(self) -> Tokens | End | None:
+        """The next item if it is here already, without a wait; None where it is not, and after the End. Raises MeshError."""
+        ...
+
+    def listen(self, listener: Callable[[], None] | None) -> None:
+        """Have `listener` called whenever there may be something to `take`: at once, on the loop; None to end that.
+
+        While someone listens, nobody may iterate. The listener must not raise; it may `take` and `stop`.
+        """
         ...
 
     def stop(self) -> None:

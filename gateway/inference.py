@@ -60,7 +60,7 @@ class Inference(inference_pb2_grpc.InferenceServicer):
     ) -> None:
         async with self._call("Generate", context) as arrived_s:
             source, next_index = "", 0
-            async with self._answers.open(self._ask(request, context), arrived_s) as answer:
+            async with self._answers.open(self._ask(request, context, streaming=True), arrived_s) as answer:
                 async for delta in answer:
                     source, next_index = delta.source, delta.first_index + len(delta.tokens)
                     await self._write(context, inference_pb2.GenerateReply(delta=_delta(delta)))
@@ -72,7 +72,7 @@ class Inference(inference_pb2_grpc.InferenceServicer):
     async def GenerateOnce(self, request: inference_pb2.GenerateRequest, context: Context) -> inference_pb2.GenerateResponse:
         response = inference_pb2.GenerateResponse()
         async with self._call("GenerateOnce", context) as arrived_s:
-            async with self._answers.open(self._ask(request, context), arrived_s) as answer:
+            async with self._answers.open(self._ask(request, context, streaming=False), arrived_s) as answer:
                 deltas = [delta async for delta in answer]
             response.text = "".join(delta.text for delta in deltas) + answer.end.text
             response.tokens.extend(token for delta in deltas for token in delta.tokens)
@@ -110,7 +110,7 @@ class Inference(inference_pb2_grpc.InferenceServicer):
         finally:
             metrics.request_ended(route, outcome.name, now_s() - arrived_s)
 
-    def _ask(self, request: inference_pb2.GenerateRequest, context: Context) -> Ask:
+    def _ask(self, request: inference_pb2.GenerateRequest, context: Context, *, streaming: bool) -> Ask:
         if request.model:
             self._prompting.check_model(request.model)
         match request.WhichOneof("input"):
@@ -123,7 +123,7 @@ class Inference(inference_pb2_grpc.InferenceServicer):
                 prompt = self._prompting.ids(request.tokens.ids, "tokens.ids")
             case _:
                 raise InvalidRequest("input", "set one of prompt, chat and tokens")
-        return self._prompting.ask(prompt, _options(request), self._label(context))
+        return self._prompting.ask(prompt, _options(request), self._label(context), streaming=streaming)
 
     def _label(self, context: Context) -> str:
         for key, value in context.invocation_metadata() or ():
@@ -190,6 +190,9 @@ def _timeline(timeline: Timeline) -> inference_pb2.Timeline:
         eager_tokens=timeline.eager_tokens,
         main_computed_tokens=timeline.main_computed_tokens,
         wan_kv_bytes=timeline.wan_kv_bytes,
+        user_gap_us=_micros(timeline.user_gap_s),
+        scored_tokens=timeline.scored_tokens,
+        agreed_tokens=timeline.agreed_tokens,
     )
 
 

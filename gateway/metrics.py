@@ -10,6 +10,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from gateway.generation import MeshErrorCode, Timeline, Usage
 from gateway.placement import Placement
+from gateway.tally import CounterTally, HistogramTally
 
 # Decode steps take 1..100 ms, a stall at a handoff up to seconds.
 _GAP_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.3, 0.5, 1.0, 2.5, 5.0, 10.0)
@@ -27,13 +28,15 @@ class GatewayMetrics:
         self._running = Gauge("pdd_requests_running", "Requests being answered", ["route"], registry=registry)
         self._duration = _histogram(registry, "pdd_request_duration_seconds", "Arrival to end", _LONG_BUCKETS_S, ["route"])
         self._ttft = _histogram(registry, "pdd_time_to_first_token_seconds", "Arrival to the first token", _LONG_BUCKETS_S)
-        self._itl = _histogram(
-            registry, "pdd_inter_token_latency_seconds", "Between two deliveries of one request's tokens", _GAP_BUCKETS_S
+        self._itl = HistogramTally(
+            "pdd_inter_token_latency_seconds", "Between two deliveries of one request's tokens", _GAP_BUCKETS_S
         )
+        self._output = CounterTally("pdd_output_tokens", "Output tokens by the instance that made them", "source")
+        registry.register(self._itl)
+        registry.register(self._output)
         self._generations = Counter(
             "pdd_generations", "Generations that ended, by pipeline and handoff mode", ["pipeline", "mode"], registry=registry
         )
-        self._output = Counter("pdd_output_tokens", "Output tokens by the instance that made them", ["source"], registry=registry)
         self._prompt = Counter("pdd_prompt_tokens", "Prompt tokens of generations that ended", registry=registry)
         self._cached = Counter("pdd_cached_prompt_tokens", "Those that prefill took from cache", registry=registry)
         self._wan = Counter("pdd_wan_kv_bytes", "Bytes of KV that crossed to a main", registry=registry)
@@ -55,7 +58,7 @@ class GatewayMetrics:
         self._itl.observe(since_last_s)
 
     def tokens(self, source: str, count: int) -> None:
-        self._output.labels(source).inc(count)
+        self._output.add(source, count)
 
     def generation_ended(self, usage: Usage, timeline: Timeline) -> None:
         self._generations.labels(timeline.pipeline, timeline.handoff or "none").inc()
@@ -72,9 +75,14 @@ class MeshMetrics:
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._placed = Counter("pdd_placements", "Requests given to an instance", ["role", "instance"], registry=registry)
-        self._gap = _histogram(registry, "pdd_handoff_gap_seconds", "Largest gap around relay to main", _GAP_BUCKETS_S)
+        self._gap = _histogram(registry, "pdd_handoff_gap_seconds", "The relay's last token to main's first", _GAP_BUCKETS_S)
+        self._user_gap = _histogram(
+            registry, "pdd_handoff_user_gap_seconds", "Longest wait around the switch that playout left", _GAP_BUCKETS_S
+        )
         self._eager = _histogram(registry, "pdd_eager_tokens", "Tokens shown before main took over", _TOKEN_BUCKETS)
         self._rounds = _histogram(registry, "pdd_extend_rounds", "Extends of one handoff", _ROUND_BUCKETS)
+        self._scored = Counter("pdd_scored_tokens", "A relay's tokens that main's own sampler was asked for too", registry=registry)
+        self._agreed = Counter("pdd_agreed_tokens", "Those of them that it chose as well", registry=registry)
         self._dropped = Counter("pdd_events_dropped", "Events for handles that are closed", ["instance"], registry=registry)
         self._unanswered = Counter("pdd_aborts_unanswered", "Aborts not answered in time", ["instance"], registry=registry)
         self._connected = Gauge("pdd_instance_connected", "1 while the stream to it is up", ["instance"], registry=registry)
@@ -85,8 +93,13 @@ class MeshMetrics:
 
     def handoff_done(self, timeline: Timeline) -> None:
         self._gap.observe(timeline.switch_gap_s)
+        self._user_gap.observe(timeline.user_gap_s)
         self._eager.observe(timeline.eager_tokens)
         self._rounds.observe(sum(span.name == "extend" for span in timeline.spans))
+
+    def tokens_scored(self, scored: int, agreed: int) -> None:
+        self._scored.inc(scored)
+        self._agreed.inc(agreed)
 
     def events_dropped(self, instance_id: str, count: int) -> None:
         self._dropped.labels(instance_id).inc(count)

@@ -119,10 +119,10 @@ class Prompting:
                 raise InvalidRequest(f"{field}[{place}]", f"{token} is no token: ids lie in [0, {self._vocabulary_size})")
         return prompt
 
-    def ask(self, prompt: tuple[int, ...], options: Options, label: str) -> Ask:
+    def ask(self, prompt: tuple[int, ...], options: Options, label: str, *, streaming: bool) -> Ask:
         """Join a prompt that this object made with the client's options. Raises InvalidRequest."""
         _check_stops(options.stop)
-        return Ask(GenerationSpec(prompt, self._sampling(len(prompt), options), label), options.stop)
+        return Ask(GenerationSpec(prompt, self._sampling(len(prompt), options), label, streaming), options.stop)
 
     def _bounded(self, field: str, ids: Sequence[int]) -> tuple[int, ...]:
         limit = self._context_tokens()

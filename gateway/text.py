@@ -25,7 +25,7 @@ class TextDelta:
     tokens: tuple[int, ...]  # up to the one that completed a stop string
     source: str  # instance id
     logprobs: tuple[TokenLogprobs, ...] = ()  # one per token where asked for
-    offsets: tuple[int, ...] = ()  # per token: characters of the answer before its text
+    offsets: tuple[int, ...] = ()  # with logprobs, per token: characters of the answer before its text
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +52,22 @@ class AnswerText:
 
     def push(self, item: Tokens) -> TextDelta:
         """The delta of an item; of its tokens those after a stop string's last are dropped."""
+        if self._stops or item.logprobs:
+            return self._push_with_care(item)
+        self._tokens += len(item.tokens)
+        text = "".join(map(self._detokenizer.push, item.tokens))
+        self._characters += len(text)
+        return TextDelta(text, item.first_index, item.tokens, item.source)
+
+    def end(self, item: End) -> TextEnd:
+        """The end as the client sees it: where a stop string cut the answer, so are reason and completion tokens."""
+        text = self._take(self._detokenizer.flush())
+        if self._stops.complete:
+            return TextEnd(text, FinishReason.STOP, replace(item.usage, completion_tokens=self._tokens), item.timeline)
+        return TextEnd(text + self._stops.flush(), item.reason, item.usage, item.timeline)
+
+    def _push_with_care(self, item: Tokens) -> TextDelta:
+        """Token by token: any of them may be the last, and each has an offset of its own."""
         shown: list[str] = []
         offsets: list[int] = []
         for token in item.tokens:
@@ -67,15 +83,8 @@ class AnswerText:
             tokens=item.tokens[:kept],
             source=item.source,
             logprobs=item.logprobs[:kept],
-            offsets=tuple(offsets),
+            offsets=tuple(offsets) if item.logprobs else (),
         )
-
-    def end(self, item: End) -> TextEnd:
-        """The end as the client sees it: where a stop string cut the answer, so are reason and completion tokens."""
-        text = self._take(self._detokenizer.flush())
-        if self._stops.complete:
-            return TextEnd(text, FinishReason.STOP, replace(item.usage, completion_tokens=self._tokens), item.timeline)
-        return TextEnd(text + self._stops.flush(), item.reason, item.usage, item.timeline)
 
     def _take(self, text: str) -> str:
         self._characters += len(text)

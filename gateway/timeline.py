@@ -38,6 +38,8 @@ class TimelineRecorder:
     _main_missing_bytes: int = 0
     _main_sent_bytes: int | None = None
     _main_computed_tokens: int = 0
+    _scored_tokens: int = 0
+    _agreed_tokens: int = 0
     _shown: int = 0
 
     def note_event(self, event: HandoffEvent, now_s: float) -> None:
@@ -52,8 +54,10 @@ class TimelineRecorder:
                     self._main_sent_bytes = sent_bytes
             case KvReady(role=Role.MAIN):
                 self._main_ready_s = now_s
-            case Extended(role=Role.MAIN, computed_tokens=computed_tokens):
-                self._main_computed_tokens += computed_tokens
+            case Extended(role=Role.MAIN):
+                self._main_computed_tokens += event.computed_tokens
+                self._scored_tokens += event.scored_tokens
+                self._agreed_tokens += event.agreed_tokens
                 self._note_extended(now_s)
             case _:
                 pass
@@ -62,26 +66,35 @@ class TimelineRecorder:
         match action:
             case Emit(source=source, tokens=tokens):
                 self._shown += len(tokens)
-                run = self._runs.setdefault(source, _Run(now_s, now_s, 0))
+                run = self._runs.get(source)
+                if run is None:
+                    run = self._runs[source] = _Run(now_s, now_s, 0)
                 run.last_s, run.tokens = now_s, run.tokens + len(tokens)
             case Extend(ids=ids):
                 self._extends.append((now_s, len(ids)))
             case _:
                 pass
 
-    def timeline(self, handoff: HandoffMode | None) -> Timeline:
-        """Everything so far; spans in order of their start. `handoff` is how main took over, None where it did not."""
+    def timeline(self, handoff: HandoffMode | None, user_gap_s: float | None = None) -> Timeline:
+        """Everything so far; spans in order of their start. `handoff` is how main took over, None where it did not.
+
+        `user_gap_s` is what a playout left of the gap at the switch; None where nothing was held back.
+        """
         spans = [*self._spans, *(self._run_span(role) for role in (Role.RELAY, Role.MAIN) if role in self._runs)]
         main = self._runs.get(Role.MAIN)
         relay = self._runs.get(Role.RELAY)
+        gap_s = main.first_s - relay.last_s if main and relay else 0.0
         return Timeline(
             pipeline=self.pipeline,
             handoff="" if handoff is None else handoff.value,
             spans=tuple(sorted(spans, key=lambda span: span.start_s)),
-            switch_gap_s=main.first_s - relay.last_s if main and relay else 0.0,
+            switch_gap_s=gap_s,
             eager_tokens=self._shown - (main.tokens if main else 0),
             main_computed_tokens=self._main_computed_tokens,
             wan_kv_bytes=self._wan_kv_bytes(),
+            user_gap_s=user_gap_s if user_gap_s is not None and gap_s else gap_s,
+            scored_tokens=self._scored_tokens,
+            agreed_tokens=self._agreed_tokens,
         )
 
     def _wan_kv_bytes(self) -> int:

@@ -9,11 +9,9 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
 
 import grpc.aio
 
-from pdd.catalog.base import Registration, Role
 from pdd.catalog.heartbeat import heartbeat
 from pdd.catalog.redis import RedisRegistry
 from pdd.engine.base import Engine, EngineFault
@@ -24,6 +22,7 @@ from pdd.rpc.errors import StartupError
 from pdd.rpc.server import serve
 from pdd.telemetry import get_logger
 from services.config import ServiceSettings
+from services.instances import Served
 
 log = get_logger(__name__)
 
@@ -41,17 +40,6 @@ async def running_engine(settings: EngineSettings) -> AsyncIterator[Engine]:
         except EngineFault as fault:
             raise StartupError(f"the {settings.engine} engine can't start: {fault}") from fault
         yield engine
-
-
-@dataclass(frozen=True, slots=True)
-class Served:
-    """What an instance offers."""
-
-    instance: Instance
-    role: Role
-    engine: Engine
-    register: Callable[[grpc.aio.Server], Sequence[str]]  # adds servicers, returns full service names
-    close: Callable[[], None]  # ends its streams
 
 
 async def serve_until(
@@ -74,24 +62,10 @@ async def serve_until(
         address = settings.advertise or server.address
         if lease_address is not None:
             address = await lease_address(address)
-        async with heartbeat(registry, lambda: _registration(settings, served, address)):
+        async with heartbeat(registry, lambda: served.registration(settings.site, address)):
             log.info("ready", instance=str(served.instance), listening=server.address, advertised=address)
             await stop.wait()
             log.info("stopping", instance=str(served.instance))
             for name in names:
                 await server.set_serving(name, False)
             served.close()
-
-
-def _registration(settings: ServiceSettings, served: Served, address: str) -> Registration:
-    load = served.engine.load()
-    return Registration(
-        instance=served.instance,
-        role=served.role,
-        site=settings.site,
-        address=address,
-        layout=served.engine.layout,
-        context_tokens=served.engine.capabilities.context_tokens,
-        slots=load.slots,
-        load=(load.running + load.waiting) / load.slots,
-    )

@@ -13,16 +13,8 @@ from typing import Any, Self, TypeAlias
 import grpc
 import grpc.aio
 
-from virtual.calls import (
-    AnyCall,
-    CallOptions,
-    Method,
-    Requests,
-    StreamStreamCall,
-    StreamUnaryCall,
-    UnaryStreamCall,
-    UnaryUnaryCall,
-)
+from virtual.call import AnyCall, CallOptions, Method
+from virtual.calls import Requests, StreamStreamCall, StreamUnaryCall, UnaryStreamCall, UnaryUnaryCall
 from virtual.charge import Meter
 from virtual.dialer import Dialer
 from virtual.stream import MetadataTuple, Metadatum

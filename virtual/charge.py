@@ -1,7 +1,8 @@
 """What a message costs a link, and what it is called in the counts.
 
 Called by both ends of a call for each message they send. A frame of KV costs the bytes that it stands for, since a simulated
-engine's payloads are only digests of them; everything else costs its serialised size.
+engine's payloads are only digests of them; everything else costs its serialised size. KV comes as the generated message or as the
+transfer's own form of it.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from google.protobuf.message import Message
+
+from pdd.kv.wire import WireFrame
 
 FRAME_BYTES = 14  # around each message: 9 of an HTTP/2 frame, 5 of gRPC's prefix
 
@@ -52,6 +55,9 @@ class Meter:
 
     def charge(self, message: object, data: bytes) -> Charge:
         """Of a message and its serialised form."""
+        if isinstance(message, WireFrame):
+            undeclared = len(data) - sum(map(len, message.payload))
+            return Charge("PushRequest.frame", len(data), undeclared + message.head.declared_bytes + FRAME_BYTES)
         if not isinstance(message, Message):
             return Charge(type(message).__name__, len(data), len(data) + FRAME_BYTES)
         reading = self._readings.get(type(message))
@@ -70,7 +76,7 @@ def _reading(kind: type[Message]) -> _Reading:
     declaring = {
         field.name
         for field in choice.fields
-        if field.message_type is not None and {"declared_bytes", "payload"} <= field.message_type.fields_by_name.keys()
+        if field.message_type is not None and {"declared_bytes", "payload"} <= set(field.message_type.fields_by_name)
     }
 
     def read(message: Message, size: int) -> Charge:

@@ -15,38 +15,25 @@ import gc
 import heapq
 import math
 import threading
-import weakref
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from contextvars import Context
 from random import Random
-from types import FrameType
 from typing import Any, NoReturn, TypeAlias, TypeVar, TypeVarTuple
 
 from virtual.errors import VirtualDeadlock, VirtualForbidden, VirtualLivelock, VirtualStuck, VirtualTimeLimit
 from virtual.guards import guarded
+from virtual.tasks import AnyCoroutine, OrderedWeakSet, VirtualTask, label, place
 
 MAX_STEPS_AT_ONCE = 1_000_000  # in one instant
 _PRUNE_AT = 100  # cancelled timers that are left in the heap at least
 _COLLECT_STEPS = 200_000  # between two collections of garbage
 
 Trace: TypeAlias = Callable[[float, str], None]  # the time in seconds, and what runs: a task's name or a callback's
-AnyCoroutine: TypeAlias = Generator[Any, None, Any] | Coroutine[Any, Any, Any]
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
-
-
-class VirtualTask(asyncio.Task[Any]):
-    """A task whose hash is its number in the run instead of its address."""
-
-    def __init__(self, coro: AnyCoroutine, *, loop: VirtualLoop, number: int, context: Context | None) -> None:
-        self.number = number  # first: the stock constructor puts the task into a set
-        super().__init__(coro, loop=loop, name=f"Task-{number}", context=context)
-
-    def __hash__(self) -> int:
-        return self.number
 
 
 class VirtualLoop(asyncio.BaseEventLoop):
@@ -80,7 +67,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._made_tasks = 0
         self._collect_at: int | None = None
         self._owner = threading.get_ident()
-        self._asyncgens = _OrderedWeakSet()  # the base's: it closes them in this order
+        self._asyncgens = OrderedWeakSet()  # the base's: it closes them in this order
         self.set_task_factory(_make_task)
 
     def time(self) -> float:
@@ -127,6 +114,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
     @contextmanager
     def collecting_by_steps(self) -> Iterator[None]:
         """Collect garbage after a number of steps: what it finalises can start tasks, and that must not depend on the heap."""
+        enabled = gc.isenabled()
         gc.disable()
         gc.freeze()  # what was there before is no business of this run, and not worth a look at each collection
         self._collect_at = self.steps + _COLLECT_STEPS
@@ -135,7 +123,8 @@ class VirtualLoop(asyncio.BaseEventLoop):
         finally:
             self._collect_at = None
             gc.unfreeze()
-            gc.enable()
+            if enabled:
+                gc.enable()
 
     # ── what the base calls ──
 
@@ -156,7 +145,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
             if not handle._cancelled:
                 self.steps += 1
                 if self._trace is not None:
-                    self._trace(self._now_s, _label(handle))
+                    self._trace(self._now_s, label(handle))
                 handle._run()
         if self.steps - self._instant_began > self._max_steps_at_once:
             raise VirtualLivelock(self._report(f"{self._max_steps_at_once} steps at once and no end of it"))
@@ -187,7 +176,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
     def _report(self, what: str) -> str:
         tasks = self.unfinished()
-        lines = [f"  {task.get_name()}: {_place(task)}" for task in tasks]
+        lines = [f"  {task.get_name()}: {place(task)}" for task in tasks]
         return "\n".join([f"{what} at {self._now_s:.6f} s; {len(tasks)} tasks:", *lines])
 
 
@@ -252,41 +241,6 @@ def _make_task(loop: asyncio.AbstractEventLoop, coro: AnyCoroutine, context: Con
 
 def _no_tie() -> float:
     return 0.0
-
-
-def _label(handle: asyncio.Handle) -> str:
-    """Who runs: the same in every run, hence without addresses."""
-    callback = handle._callback  # type: ignore[attr-defined]
-    owner = getattr(callback, "__self__", None)
-    if isinstance(owner, asyncio.Task):
-        return owner.get_name()
-    callback = getattr(callback, "func", callback)  # a partial's
-    return str(getattr(callback, "__qualname__", type(callback).__qualname__))
-
-
-def _place(task: asyncio.Task[Any]) -> str:
-    """The innermost line of what a task waits in, and the coroutines on the way there."""
-    names: list[str] = []
-    place = "done" if task.done() else "not started"
-    awaited: Any = task.get_coro()
-    while awaited is not None:
-        frame: FrameType | None = getattr(awaited, "cr_frame", None) or getattr(awaited, "ag_frame", None)
-        if frame is None:
-            break
-        names.append(awaited.__qualname__)
-        place = f"{frame.f_code.co_filename}:{frame.f_lineno}"
-        awaited = getattr(awaited, "cr_await", None) or getattr(awaited, "ag_await", None)
-    return f"{' > '.join(names)} at {place}"
-
-
-class _OrderedWeakSet(weakref.WeakKeyDictionary[AsyncGenerator[Any, Any], None]):
-    """As much of a WeakSet as the base event loop uses, in the order of adding."""
-
-    def add(self, item: AsyncGenerator[Any, Any]) -> None:
-        self[item] = None
-
-    def discard(self, item: AsyncGenerator[Any, Any]) -> None:
-        self.pop(item, None)
 
 
 _THREADS = "there is one thread only"

@@ -55,7 +55,8 @@ _SOURCES = (
     _Source(random, [name for name in random.__all__ if name[0].islower()], _RANDOM),
     _Source(random.SystemRandom, ("random", "getrandbits", "randbytes"), _RANDOM),
     _Source(os, ("urandom",), _RANDOM),
-    _Source(secrets, [name for name in secrets.__all__ if name[0].islower() and name != "compare_digest"], _RANDOM),
+    # Not randbits: numpy takes from it for generators that are given a key, in C code that looks like its caller's.
+    _Source(secrets, ("token_bytes", "token_hex", "token_urlsafe", "randbelow", "choice"), _RANDOM),
     _Source(uuid, ("uuid1", "uuid4"), _RANDOM),
     _Source(socket, ("create_connection", "create_server", "getaddrinfo", "gethostbyname"), _NETWORK),
     _Source(socket.socket, ("__init__",), _NETWORK),

@@ -22,7 +22,9 @@ class Pipe:
         self._outstanding_bytes = 0
         self._arrived: deque[tuple[bytes, int]] = deque()
         self._reader: asyncio.Future[tuple[bytes, int] | None] | None = None
+        self._given_up = False  # by its reader: the next message is lost
         self._sender: asyncio.Future[None] | None = None
+        self._late_bytes = 0  # of a message whose sender gave up; it is sent, but counts as waiting for room
         self._closed = False  # the sender's end: nothing more is taken
         self._ended = False  # the receiver's end: nothing more comes
         self._dropping = False
@@ -30,15 +32,24 @@ class Pipe:
     # ── the sender's end ──
 
     async def send(self, data: bytes, charge: Charge) -> bool:
-        """Wait for room and send; False where the pipe was closed, or another `send` waits already."""
-        if self._sender is not None:
+        """Wait for room and send; False where the pipe was closed, or another message waits already.
+
+        As in gRPC, a `send` that is cancelled sends its message all the same.
+        """
+        if self._sender is not None or (self._late_bytes and self._full(beside=self._late_bytes)):
             return False
-        while self._outstanding_bytes >= self._line.window_bytes and not self._closed:
-            self._sender = self._loop.create_future()
-            try:
+        self._late_bytes = 0
+        try:
+            while self._full() and not self._closed:
+                self._sender = self._loop.create_future()
                 await self._sender
-            finally:
-                self._sender = None
+        except asyncio.CancelledError:
+            if not self._closed:
+                self._late_bytes = charge.link_bytes
+                self.push(data, charge)
+            raise
+        finally:
+            self._sender = None
         if self._closed:
             return False
         self.push(data, charge)
@@ -62,23 +73,21 @@ class Pipe:
 
     @property
     def awaited(self) -> bool:
-        """Someone waits for a message; nobody else may."""
-        return self._reader is not None
+        """Someone waits for a message, or did and gave up; nobody else may."""
+        return self._reader is not None or self._given_up
 
     async def receive(self) -> bytes | None:
-        """The next message; None after the last."""
+        """The next message; None after the last. As in gRPC, a `receive` that is cancelled still takes the next message."""
         if self._arrived or self._ended:
             return self.take()
         reader = self._reader = self._loop.create_future()
         try:
-            message = await reader
+            return self._taken(await reader)
         except asyncio.CancelledError:
-            if not reader.cancelled() and (message := reader.result()) is not None:
-                self._arrived.appendleft(message)  # its reader was cancelled after all
+            self._given_up = reader.cancelled()
             raise
         finally:
             self._reader = None
-        return self._taken(message)
 
     def take(self) -> bytes | None:
         """The next message, if there is one already."""
@@ -87,6 +96,7 @@ class Pipe:
     def end(self) -> None:
         """Nothing more comes: readers see the end behind what is here."""
         self._ended = True
+        self._given_up = False
         self._hand_over(None)
 
     def drop(self) -> None:
@@ -104,7 +114,8 @@ class Pipe:
     def _arrive(self, data: bytes, size: int) -> None:
         if self._ended:
             return
-        if self._dropping:
+        if self._dropping or self._given_up:
+            self._given_up = False
             self._outstanding_bytes -= size
             self._wake_sender()
         elif not self._hand_over((data, size)):
@@ -125,7 +136,9 @@ class Pipe:
         self._wake_sender()
         return data
 
+    def _full(self, beside: int = 0) -> bool:
+        return self._outstanding_bytes - beside >= self._line.window_bytes
+
     def _wake_sender(self) -> None:
-        sender = self._sender
-        if sender is not None and not sender.done() and (self._closed or self._outstanding_bytes < self._line.window_bytes):
-            sender.set_result(None)
+        if self._sender is not None and not self._sender.done() and (self._closed or not self._full()):
+            self._sender.set_result(None)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import logging
 from collections.abc import Iterable, Mapping
 from contextlib import aclosing
 from typing import Any, NamedTuple, Protocol, TypeAlias
@@ -14,13 +15,12 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 import grpc
 import grpc.aio
 
-from pdd.telemetry import get_logger
 from virtual.charge import Meter
 from virtual.connection import Connection
 from virtual.context import RequestIterator, VirtualContext
 from virtual.stream import MetadataTuple, Outcome, Stream
 
-log = get_logger(__name__)
+log = logging.getLogger(__name__)  # as gRPC does, which it stands in for
 
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 
@@ -132,16 +132,16 @@ class VirtualServer(grpc.aio.Server):
         try:
             await _handle(handler, context)
             if context.aborted is not None:
-                log.error("a handler went on after abort", method=method)
+                log.error("%s went on after abort", method)
         except grpc.aio.AbortError:
             return
         except asyncio.CancelledError:
-            log.debug("a handler was cancelled", method=method)
+            log.debug("%s was cancelled", method)
         except Exception as error:
             if context.is_gone:
-                log.debug("a handler failed after its call", method=method, error=repr(error))
+                log.debug("%s failed after its call: %r", method, error)
                 return
-            log.exception("a handler failed", method=method)
+            log.exception("%s failed", method)
             code = context.code() if context.code() is not grpc.StatusCode.OK else grpc.StatusCode.UNKNOWN
             context.finish(code, f"Unexpected {type(error)}: {error}")
         finally:

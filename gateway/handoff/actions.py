@@ -25,11 +25,15 @@ class Emit:
 
 @dataclass(frozen=True, slots=True)
 class Extend:
-    """Give main known ids, the first of output index `first_index`; with `then_decode` it goes on from there."""
+    """Give main known ids, the first of output index `first_index`; with `then_decode` it goes on from there.
+
+    With `score`, main also counts which of them its own sampler would have chosen.
+    """
 
     first_index: int
     ids: tuple[int, ...]  # at least 1
     then_decode: bool
+    score: bool = False
 
 
 @dataclass(frozen=True, slots=True)

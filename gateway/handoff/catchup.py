@@ -7,11 +7,11 @@ main has not answered, and the relay's throttle. Takes the log to read; never de
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field
 
 from gateway.handoff.actions import Extend, ThrottleRelay
-from gateway.handoff.estimate import AnotherRound, HandoffPolicy, PaceMeter, next_move
+from gateway.handoff.estimate import AnotherRound, HandoffPolicy, next_move
 from gateway.handoff.events import Extended
+from gateway.handoff.pace import Measured, PaceMeter
 from gateway.tokenlog import TokenLog
 
 _THROTTLE_STEP = 0.1  # a new interval that differs by a smaller share is not worth a message
@@ -21,22 +21,28 @@ class Unasked(ValueError):
     """Main acknowledged an Extend that it was not sent."""
 
 
-@dataclass(slots=True)
 class CatchUp:
-    policy: HandoffPolicy
-    rounds: int = 0
-    _sent: int = 0  # output ids given to main
-    _throttle_s: float = 0.0
-    _unanswered: deque[tuple[int, float]] = field(default_factory=deque)  # (next_index, sent at) per Extend, oldest first
-    _meter: PaceMeter = field(init=False)
+    def __init__(self, policy: HandoffPolicy, *, score: bool = False) -> None:
+        """`score`: have main compare the ids with its own sampler's."""
+        self.rounds = 0
+        self._policy = policy
+        self._score = score
+        self._sent = 0  # output ids given to main
+        self._throttle_s = 0.0
+        self._unanswered: deque[tuple[int, float]] = deque()  # (next_index, sent at) per Extend, oldest first
+        self._meter = PaceMeter(policy.prior)
 
-    def __post_init__(self) -> None:
-        self._meter = PaceMeter(self.policy.prior)
+    @property
+    def measured(self) -> Measured:
+        return self._meter.measured
 
     def relay_tokens(self, count: int, now_s: float) -> None:
         """The relay made tokens: learn its rate, as long as the rate is its own."""
         if not self._throttle_s:
             self._meter.relay_tokens(count, now_s)
+
+    def main_step(self, step_s: float) -> None:
+        self._meter.main_step(step_s)
 
     def extended(self, event: Extended, now_s: float) -> None:
         """Main answered an Extend. Raises Unasked unless it is the oldest without an answer."""
@@ -47,7 +53,7 @@ class CatchUp:
 
     def next_round(self, log: TokenLog, now_s: float) -> tuple[ThrottleRelay | Extend, ...]:
         """The actions of one more round, main being idle; empty where it is better to stop the relay and hand over."""
-        move = next_move(log.next_index - self._sent, self.rounds, self._meter.pace, self.policy)
+        move = next_move(log.next_index - self._sent, self.rounds, self._meter.pace, self._policy)
         if not isinstance(move, AnotherRound):
             return ()
         self.rounds += 1
@@ -63,7 +69,7 @@ class CatchUp:
         return self._extend(log, log.next_index, then_decode=True, now_s=now_s)
 
     def _extend(self, log: TokenLog, end_index: int, *, then_decode: bool, now_s: float) -> Extend:
-        extend = Extend(self._sent, log.ids(self._sent, end_index), then_decode)
+        extend = Extend(self._sent, log.ids(self._sent, end_index), then_decode, self._score)
         self._unanswered.append((end_index, now_s))
         self._sent = end_index
         return extend

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gateway.generation import MeshErrorCode
-from gateway.mode import HandoffMode
+from gateway.mode import DecoderLoad, Leaning
 from pdd.catalog.base import Role
 from pdd.engine.base import FinishReason
 from pdd.sampling import TokenLogprobs
@@ -72,6 +72,8 @@ class Extended:
     next_index: int  # output tokens [0, next_index) are in its KV
     computed_tokens: int  # the prompt's tail, if this was the first pass, and the ids
     compute_s: float
+    scored_tokens: int = 0  # ids for which its own sampler was asked too, where the Extend wanted it
+    agreed_tokens: int = 0  # those of them that its sampler chose as well
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,10 +128,17 @@ class Lost:
 
 
 @dataclass(frozen=True, slots=True)
+class MainLoad:
+    """How busy main is in the moment in which its KV is ready: told just before KvReady."""
+
+    load: DecoderLoad
+
+
+@dataclass(frozen=True, slots=True)
 class ModeChanged:
     """The relay's load asks for another way to hand over."""
 
-    mode: HandoffMode
+    leaning: Leaning
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +171,7 @@ HandoffEvent = (
     | Failed
     | Closed
     | Lost
+    | MainLoad
     | ModeChanged
     | StopRequested
     | ClientGone

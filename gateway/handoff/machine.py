@@ -10,6 +10,8 @@ Theory of operation
       One-Shot: on main's KvReady stop the relay; on Stopped(n) extend with everything and decode.
       Catch-Up: on main's KvReady extend with what there is, less the last id, while the relay goes on; on each Extended with what
         came since; when `estimate.next_move` says so, go on as One-Shot does.
+    Which one is settled on main's KvReady, by `mode.settled`, and again whenever the relay leans another way. One-Shot in the
+    end is also what Catch-Up comes to where one extend of everything fits, or where rounds would not converge.
     In pipeline `direct` there is no relay: index 0 is shown at once and sent ahead to main, which keeps the Extend until its KV
     is whole.
 
@@ -17,7 +19,7 @@ Theory of operation
       PREFILLING    (early)   (early)              FirstToken                RELAYING, or MAIN_DECODES (direct)
       RELAYING      decodes   waits for its KV     main KvReady              CATCHING_UP or STOPPING
       CATCHING_UP   decodes   computes a round     main Extended             CATCHING_UP or STOPPING
-                                                   ModeChanged(ONE_SHOT)     STOPPING
+                                                   ModeChanged               CATCHING_UP or STOPPING
       STOPPING      ends      idle or computing    relay Stopped             MAIN_DECODES
       MAIN_DECODES  closed    extends, decodes     main Finished             OVER
       any                                          an end, see rule 3        OVER
@@ -54,6 +56,7 @@ from gateway.handoff.events import (
     HandoffEvent,
     KvReady,
     Lost,
+    MainLoad,
     ModeChanged,
     NewTokens,
     Stopped,
@@ -62,12 +65,12 @@ from gateway.handoff.events import (
     TransferFailed,
     Wanted,
 )
-from gateway.mode import HandoffMode
+from gateway.handoff.holders import DecoderEvent, Holders, Trouble
+from gateway.handoff.pace import Measured
+from gateway.mode import DecoderLoad, HandoffMode, Leaning, settled
 from gateway.tokenlog import OutOfOrder, TokenLog
 from pdd.catalog.base import Role
 from pdd.engine.base import FinishReason
-
-_DecoderEvent = KvReady | Extended | NewTokens | Stopped | Finished
 
 
 class Pipeline(enum.Enum):
@@ -93,22 +96,28 @@ class _BrokenProtocol(Exception):
 
 
 class HandoffMachine:
-    def __init__(self, pipeline: Pipeline, mode: HandoffMode, policy: HandoffPolicy) -> None:
+    def __init__(self, pipeline: Pipeline, leaning: Leaning, policy: HandoffPolicy, *, score: bool = False) -> None:
+        """`leaning` is the relay's at the start. `score`: main is to compare the relay's tokens with its own sampler's."""
         self.log = TokenLog()
         self.phase = Phase.PREFILLING
         self.handoff: HandoffMode | None = None  # how main took over from the relay, once it has
         self._relayed = pipeline is Pipeline.RELAY
-        self._mode = mode
-        self._catch_up = CatchUp(policy)
+        self._leaning = leaning
+        self._main_load: DecoderLoad | None = None
+        self._catch_up = CatchUp(policy, score=score and self._relayed)
         self._cut_short = False  # a Catch-Up that the relay's load turned into One-Shot
-        self._open = [Role.PREFILL, Role.RELAY, Role.MAIN] if self._relayed else [Role.PREFILL, Role.MAIN]
-        self._whole: set[Role] = set()  # decoders that have the prompt's KV
-        self._early: list[tuple[_DecoderEvent, float]] = []  # heard before index 0
+        self._holders = Holders([Role.PREFILL, Role.RELAY, Role.MAIN] if self._relayed else [Role.PREFILL, Role.MAIN])
+        self._early: list[tuple[DecoderEvent, float]] = []  # heard before index 0
         self._actions: list[Action] = []
 
     @property
     def over(self) -> bool:
         return self.phase is Phase.OVER
+
+    @property
+    def measured(self) -> Measured:
+        """What the request has taught of its relay's and main's pace so far."""
+        return self._catch_up.measured
 
     def handle(self, event: HandoffEvent, now_s: float) -> tuple[Action, ...]:
         """Take one event that arrived at `now_s` (monotonic seconds) and return what to do, in order."""
@@ -129,8 +138,11 @@ class HandoffMachine:
                 self._on_decoder(event, now_s)
             case TransferFailed() | Failed() | Closed() | Lost():
                 self._on_trouble(event)
-            case ModeChanged(mode):
-                self._on_mode(mode)
+            case MainLoad(load=load):
+                self._main_load = load
+                self._catch_up.main_step(load.step_s)
+            case ModeChanged(leaning=leaning):
+                self._on_leaning(leaning)
             case StopRequested():
                 self._finish(FinishReason.STOP)
             case ClientGone():
@@ -158,25 +170,21 @@ class HandoffMachine:
                 self._act_on(kept, arrived_s)
         self._early.clear()
 
-    def _on_decoder(self, event: _DecoderEvent, now_s: float) -> None:
-        if event.role not in self._open:
+    def _on_decoder(self, event: DecoderEvent, now_s: float) -> None:
+        if not self._holders.hears(event):
             raise _BrokenProtocol(event.role, f"{type(event).__name__} after its end")
-        if isinstance(event, KvReady | NewTokens):
-            self._whole.add(event.role)
-        if isinstance(event, Stopped | Finished):
-            self._open.remove(event.role)
         if self.phase is Phase.PREFILLING:
             self._early.append((event, now_s))
         else:
             self._act_on(event, now_s)
 
-    def _act_on(self, event: _DecoderEvent, now_s: float) -> None:
+    def _act_on(self, event: DecoderEvent, now_s: float) -> None:
         if event.role is Role.RELAY:
             self._on_relay(event, now_s)
         else:
             self._on_main(event, now_s)
 
-    def _on_relay(self, event: _DecoderEvent, now_s: float) -> None:
+    def _on_relay(self, event: DecoderEvent, now_s: float) -> None:
         match event:
             case NewTokens():
                 self._show(event)
@@ -193,7 +201,7 @@ class HandoffMachine:
             case KvReady() | Extended():
                 pass  # it starts by itself
 
-    def _on_main(self, event: _DecoderEvent, now_s: float) -> None:
+    def _on_main(self, event: DecoderEvent, now_s: float) -> None:
         if isinstance(event, KvReady):
             if self.phase is Phase.RELAYING:
                 self._begin_handoff(now_s)
@@ -210,7 +218,7 @@ class HandoffMachine:
             self._finish(event.reason)
 
     def _begin_handoff(self, now_s: float) -> None:
-        if self._mode is HandoffMode.ONE_SHOT:
+        if settled(self._leaning, self._main_load) is HandoffMode.ONE_SHOT:
             self._stop_relay()
         else:
             self._next_round(now_s)
@@ -231,9 +239,9 @@ class HandoffMachine:
         else:
             self._stop_relay()
 
-    def _on_mode(self, mode: HandoffMode) -> None:
-        self._mode = mode
-        if self.phase is Phase.CATCHING_UP and mode is HandoffMode.ONE_SHOT:
+    def _on_leaning(self, leaning: Leaning) -> None:
+        self._leaning = leaning
+        if self.phase is Phase.CATCHING_UP and settled(leaning, self._main_load) is HandoffMode.ONE_SHOT:
             self._cut_short = True
             self._stop_relay()
 
@@ -262,31 +270,10 @@ class HandoffMachine:
             text = f"{type(event).__name__} at index {next_index} after tokens up to {self.log.next_index}"
             raise _BrokenProtocol(event.role, text)
 
-    def _on_trouble(self, event: TransferFailed | Failed | Closed | Lost) -> None:
-        role = event.role
-        if role not in self._open:
-            return
-        if isinstance(event, TransferFailed):
-            # Prefill may miss the answer to a commit that the decoder has proven whole: the decoder's word counts.
-            if role not in self._whole:
-                self._fail(MeshErrorCode.KV_REFUSED, role, event.message)
-            return
-        if not (isinstance(event, Failed) and role is Role.PREFILL):
-            self._open.remove(role)
-        if role is Role.PREFILL and not self._needs_prefill(event):
-            return
-        if isinstance(event, Failed):
-            self._fail(event.code, role, event.message)
-        elif isinstance(event, Lost):
-            self._fail(MeshErrorCode.PEER_LOST, role, event.message)
-        else:
-            self._fail(MeshErrorCode.ENGINE_FAILED, role, "dropped the request unasked")
-
-    def _needs_prefill(self, event: Failed | Closed | Lost) -> bool:
-        if self.phase is Phase.PREFILLING:
-            return True
-        # Prefill closes when the last commit is answered, and the decoder's own word of it may still be on its way.
-        return not isinstance(event, Closed) and any(role not in self._whole for role in self._open if role is not Role.PREFILL)
+    def _on_trouble(self, event: Trouble) -> None:
+        fatal = self._holders.fatal(event, first_token=self.phase is not Phase.PREFILLING)
+        if fatal is not None:
+            self._fail(fatal[0], event.role, fatal[1])
 
     def _finish(self, reason: FinishReason) -> None:
         self._end("the answer is complete")
@@ -298,4 +285,4 @@ class HandoffMachine:
 
     def _end(self, why: str) -> None:
         self.phase = Phase.OVER
-        self._actions.extend(Abort(role, why) for role in self._open)
+        self._actions.extend(Abort(role, why) for role in self._holders.open)

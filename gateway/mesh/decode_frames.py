@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from gateway.generation import MeshErrorCode
 from gateway.handoff.events import Closed, Extended, Failed, Finished, HandoffEvent, KvReady, NewTokens, Stopped, Wanted
-from gateway.mode import RelayLoad
+from gateway.mode import DecoderLoad
 from pdd.catalog.base import Role
 from pdd.engine.base import FinishReason
 from pdd.sampling import TokenLogprobs
@@ -51,11 +51,11 @@ def decode_events(frame: decode_pb2.DecodeFrame, role: Role) -> EventsByHandle:
     return events
 
 
-def relay_load(load: decode_pb2.DecodeLoad) -> RelayLoad:
+def decoder_load(load: decode_pb2.DecodeLoad) -> DecoderLoad:
     """Raises ValueError where the load names no slots."""
     if load.slots < 1:
         raise ValueError("load.slots: at least 1")
-    return RelayLoad(load.running, load.waiting, load.slots, load.kv_used)
+    return DecoderLoad(load.running, load.waiting, load.slots, load.kv_used, load.step_us / 1e6)
 
 
 def _token_runs(frame: decode_pb2.DecodeFrame) -> list[tuple[int, _Run]]:
@@ -72,7 +72,7 @@ def _token_runs(frame: decode_pb2.DecodeFrame) -> list[tuple[int, _Run]]:
             run = current[handle] = _Run(index)
             runs.append((handle, run))
         run.tokens.append(token)
-        if position in logprobs:
+        if logprobs and position in logprobs:
             run.logprobs.append(logprobs[position])
     return runs
 
@@ -84,10 +84,20 @@ def _opening_event(opening: decode_pb2.OpeningEvent, role: Role) -> HandoffEvent
         case "kv_ready":
             return KvReady(role)
         case "extended":
-            extended = opening.extended
-            return Extended(role, extended.next_index, extended.computed_tokens, extended.compute_us / 1e6)
+            return _extended(opening.extended, role)
         case other:
             raise ValueError(f"opening event {other!r} of handle {opening.handle} is not known")
+
+
+def _extended(message: decode_pb2.Extended, role: Role) -> Extended:
+    return Extended(
+        role,
+        message.next_index,
+        message.computed_tokens,
+        message.compute_us / 1e6,
+        message.scored_tokens,
+        message.agreed_tokens,
+    )
 
 
 def _closing_event(closing: decode_pb2.ClosingEvent, role: Role) -> HandoffEvent:

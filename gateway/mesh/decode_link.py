@@ -12,13 +12,12 @@ import grpc.aio
 from gateway.generation import GenerationSpec
 from gateway.handoff.actions import Extend
 from gateway.handoff.events import HandoffEvent
-from gateway.mesh.decode_frames import decode_events, relay_load
+from gateway.mesh.decode_frames import decode_events, decoder_load
 from gateway.mesh.link import Link
-from gateway.mesh.observer import MeshObserver
-from gateway.mesh.settings import MeshSettings
-from gateway.mode import RelayLoad
+from gateway.mesh.wiring import Wiring
+from gateway.mode import DecoderLoad
 from pdd.catalog.base import Registration, Role
-from pdd.identity import Instance, RequestId
+from pdd.identity import RequestId
 from pdd.sampling_proto import sampling_to_proto
 from pdd.v1 import decode_pb2, decode_pb2_grpc, identity_pb2
 
@@ -27,13 +26,12 @@ class DecodeLink(Link[decode_pb2.DecodeCommand, decode_pb2.DecodeFrame]):
     def __init__(
         self,
         registration: Registration,
-        gateway: Instance,
-        settings: MeshSettings,
-        observer: MeshObserver,
-        on_load: Callable[[RelayLoad], None],
+        wiring: Wiring,
+        on_load: Callable[[DecoderLoad], None],
     ) -> None:
         """`on_load` hears each report of the decoder's load, before the events of its frame."""
-        super().__init__(registration, gateway, settings, observer)
+        super().__init__(registration, wiring)
+        self.last_load: DecoderLoad | None = None  # as the decoder last reported it
         self._on_load = on_load
 
     def admit(self, handle: int, request: RequestId, spec: GenerationSpec) -> None:
@@ -50,7 +48,13 @@ class DecodeLink(Link[decode_pb2.DecodeCommand, decode_pb2.DecodeFrame]):
         self._send(decode_pb2.DecodeCommand(admit=admit))
 
     def extend(self, handle: int, extend: Extend) -> None:
-        message = decode_pb2.Extend(handle=handle, first_index=extend.first_index, ids=extend.ids, then_decode=extend.then_decode)
+        message = decode_pb2.Extend(
+            handle=handle,
+            first_index=extend.first_index,
+            ids=extend.ids,
+            then_decode=extend.then_decode,
+            score=extend.score,
+        )
         self._send(decode_pb2.DecodeCommand(extend=message))
 
     def throttle(self, handle: int, min_interval_s: float) -> None:
@@ -78,6 +82,6 @@ class DecodeLink(Link[decode_pb2.DecodeCommand, decode_pb2.DecodeFrame]):
     def _load_of(self, frame: decode_pb2.DecodeFrame) -> float | None:
         if not frame.HasField("load"):
             return None
-        load = relay_load(frame.load)
+        load = self.last_load = decoder_load(frame.load)
         self._on_load(load)
         return (load.running + load.waiting) / load.slots

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from gateway.handoff.events import Closed, Failed, Finished, HandoffEvent, Lost, Stopped
+from gateway.handoff.events import Closed, Failed, Finished, HandoffEvent, Lost, NewTokens, Stopped
 from pdd.catalog.base import Role
 
 EventSink = Callable[[Sequence[HandoffEvent]], None]
@@ -67,8 +67,10 @@ class HandleTable:
         if handle is None:
             self._on_dropped(len(events))
             return
-        if any(self._closes(event, handle) for event in events):
-            self._forget(number)
+        for event in events:
+            if not isinstance(event, NewTokens) and self._closes(event, handle):
+                self._forget(number)
+                break
         if handle.sink is not None:
             handle.sink(events)
 

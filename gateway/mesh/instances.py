@@ -11,11 +11,10 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from gateway.mesh.decode_link import DecodeLink
-from gateway.mesh.observer import MeshObserver
 from gateway.mesh.peer import Peer
 from gateway.mesh.prefill_link import PrefillLink
-from gateway.mesh.settings import MeshSettings
-from gateway.mode import HandoffMode
+from gateway.mesh.wiring import Wiring
+from gateway.mode import Leaning
 from gateway.placement import Candidate
 from pdd.catalog.base import Registration, Registry, RegistryUnavailable
 from pdd.identity import Instance
@@ -26,14 +25,11 @@ log = get_logger(__name__)
 
 
 class InstanceView:
-    def __init__(
-        self, registry: Registry, gateway: Instance, card: ModelCard, settings: MeshSettings, observer: MeshObserver
-    ) -> None:
+    def __init__(self, registry: Registry, card: ModelCard, wiring: Wiring) -> None:
         self._registry = registry
-        self._gateway = gateway
         self._card = card
-        self._settings = settings
-        self._observer = observer
+        self._wiring = wiring
+        self._settings = wiring.settings
         self._peers: dict[str, Peer] = {}  # by instance id
         self._foreign: set[Instance] = set()
         self._registry_away = False
@@ -76,8 +72,8 @@ class InstanceView:
         assert isinstance(link, DecodeLink)
         return link
 
-    def mode(self, relay: Instance) -> HandoffMode:
-        return self._peers[relay.id].mode
+    def leaning(self, relay: Instance) -> Leaning:
+        return self._peers[relay.id].leaning
 
     async def _look(self) -> Sequence[Registration] | None:
         """The registry's list; None where it can't be had."""
@@ -109,7 +105,7 @@ class InstanceView:
                 self._drop(instance_id)
         for instance_id, registration in listed.items():
             if instance_id not in self._peers:
-                self._peers[instance_id] = Peer(registration, self._gateway, self._settings, self._observer)
+                self._peers[instance_id] = Peer(registration, self._wiring)
                 self._peers[instance_id].start(tasks)
 
     def _drop(self, instance_id: str) -> None:

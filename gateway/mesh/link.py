@@ -21,12 +21,10 @@ import grpc.aio
 
 from gateway.handoff.events import HandoffEvent
 from gateway.mesh.handles import EventSink, HandleTable
-from gateway.mesh.observer import MeshObserver
-from gateway.mesh.settings import MeshSettings
+from gateway.mesh.wiring import Wiring
 from pdd.catalog.base import Registration, Role
 from pdd.identity import Instance
 from pdd.rpc.attach import PROTOCOL
-from pdd.rpc.channel import open_channel
 from pdd.v1 import decode_pb2, identity_pb2, prefill_pb2
 
 CommandT = TypeVar("CommandT", decode_pb2.DecodeCommand, prefill_pb2.PrefillCommand)
@@ -40,23 +38,24 @@ class LinkLost(Exception):
 
 
 class Link(ABC, Generic[CommandT, FrameT]):
-    def __init__(self, registration: Registration, gateway: Instance, settings: MeshSettings, observer: MeshObserver) -> None:
+    def __init__(self, registration: Registration, wiring: Wiring) -> None:
         self.registration = registration
-        self._gateway = gateway
-        self._settings = settings
-        self._observer = observer
+        self._gateway = wiring.gateway
+        self._settings = wiring.settings
+        self._dial = wiring.dial
         instance_id = registration.instance.id
         self._handles = HandleTable(
             registration.role,
-            settings.closing_timeout_s,
-            on_dropped=lambda count: observer.events_dropped(instance_id, count),
-            on_unanswered=lambda: observer.abort_unanswered(instance_id),
+            wiring.settings.closing_timeout_s,
+            on_dropped=lambda count: wiring.observer.events_dropped(instance_id, count),
+            on_unanswered=lambda: wiring.observer.abort_unanswered(instance_id),
         )
         self._outbox: deque[CommandT] = deque()
         self._outbox_filled = asyncio.Event()
         self._limit: asyncio.Timeout | None = None  # on the exchange; there while commands are taken
         self._why_given_up = ""
         self._detaching = False
+        self.greeting_s: float | None = None  # the round trip of both sides' Hello
         self._load = 0.0
         self._load_at_s = float("-inf")
 
@@ -128,7 +127,7 @@ class Link(ABC, Generic[CommandT, FrameT]):
 
         Returns after `detach`. Raises LinkLost otherwise.
         """
-        async with open_channel(self.registration.address) as channel:
+        async with self._dial(self.registration.address) as channel:
             call = self._attach(channel)
             why = "the gateway closed the stream"
             try:
@@ -187,7 +186,9 @@ class Link(ABC, Generic[CommandT, FrameT]):
         try:
             async with asyncio.timeout(self._settings.greeting_timeout_s):
                 await _write(call, self._hello(hello))
+                written_s = asyncio.get_running_loop().time()
                 frame = await self._read(call)
+                self.greeting_s = asyncio.get_running_loop().time() - written_s
         except TimeoutError:
             raise LinkLost(f"no Hello from {self.registration.address} in {self._settings.greeting_timeout_s:g} s") from None
         if frame is None or frame.hello.protocol != PROTOCOL:

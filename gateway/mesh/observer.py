@@ -15,6 +15,9 @@ class MeshObserver(Protocol):
     def handoff_done(self, timeline: Timeline) -> None:
         """A request in which main took over from a relay has its answer."""
 
+    def tokens_scored(self, scored: int, agreed: int) -> None:
+        """Main's own sampler was asked for so many of a relay's tokens, and chose so many of them too."""
+
     def events_dropped(self, instance_id: str, count: int) -> None:
         """An instance spoke of handles that are closed or never were."""
 
@@ -32,6 +35,9 @@ class Unobserved:
         pass
 
     def handoff_done(self, timeline: Timeline) -> None:
+        pass
+
+    def tokens_scored(self, scored: int, agreed: int) -> None:
         pass
 
     def events_dropped(self, instance_id: str, count: int) -> None:

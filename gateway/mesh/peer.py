@@ -13,12 +13,11 @@ from functools import partial
 from gateway.handoff.events import ModeChanged
 from gateway.mesh.decode_link import DecodeLink
 from gateway.mesh.link import LinkLost
-from gateway.mesh.observer import MeshObserver
 from gateway.mesh.prefill_link import PrefillLink
-from gateway.mesh.settings import HandoffChoice, MeshSettings
-from gateway.mode import HandoffMode, ModeController, ModePolicy, RelayLoad
+from gateway.mesh.settings import HandoffChoice
+from gateway.mesh.wiring import Wiring
+from gateway.mode import DecoderLoad, HandoffMode, Leaning, ModeController, ModePolicy
 from pdd.catalog.base import Registration, Role
-from pdd.identity import Instance
 from pdd.telemetry import get_logger
 
 log = get_logger(__name__)
@@ -27,13 +26,13 @@ _FIRST_PAUSE_S = 0.1  # after a stream that worked; doubles with each attempt th
 
 
 class Peer:
-    def __init__(self, registration: Registration, gateway: Instance, settings: MeshSettings, observer: MeshObserver) -> None:
+    def __init__(self, registration: Registration, wiring: Wiring) -> None:
         self.registration = registration
         self.link: DecodeLink | PrefillLink | None = None  # the one that was last up
         self.absent_since_s: float | None = None  # when the registry first did not list it any more
-        self._gateway = gateway
-        self._settings = settings
-        self._observer = observer
+        self._wiring = wiring
+        self._settings = wiring.settings
+        self._observer = wiring.observer
         self._controller = ModeController(ModePolicy())
         self._closing = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -43,15 +42,15 @@ class Peer:
         return self._task is not None and self._task.done()
 
     @property
-    def mode(self) -> HandoffMode:
+    def leaning(self) -> Leaning:
         """How a relay hands over a request that starts now."""
         match self._settings.handoff:
             case HandoffChoice.ONE_SHOT:
-                return HandoffMode.ONE_SHOT
+                return Leaning(HandoffMode.ONE_SHOT)
             case HandoffChoice.CATCH_UP:
-                return HandoffMode.CATCH_UP
+                return Leaning(HandoffMode.CATCH_UP)
             case HandoffChoice.AUTO:
-                return self._controller.mode
+                return self._controller.leaning
 
     def renew(self, registration: Registration) -> None:
         """The registry listed the same incarnation again, with the load of the moment."""
@@ -90,8 +89,8 @@ class Peer:
 
     def _new_link(self) -> DecodeLink | PrefillLink:
         if self.registration.role is Role.PREFILL:
-            return PrefillLink(self.registration, self._gateway, self._settings, self._observer)
-        return DecodeLink(self.registration, self._gateway, self._settings, self._observer, self._on_load)
+            return PrefillLink(self.registration, self._wiring)
+        return DecodeLink(self.registration, self._wiring, self._on_load)
 
     def _went_up(self, link: DecodeLink | PrefillLink) -> None:
         self.link = link
@@ -103,10 +102,10 @@ class Peer:
             self.link = None
             self._observer.link_changed(self.registration.instance.id, connected=False)
 
-    def _on_load(self, load: RelayLoad) -> None:
+    def _on_load(self, load: DecoderLoad) -> None:
         if self.registration.role is not Role.RELAY or self._settings.handoff is not HandoffChoice.AUTO:
             return
-        before = self._controller.mode
-        after = self._controller.observe(load, asyncio.get_running_loop().time())
-        if after is not before and self.link is not None:
-            self.link.broadcast(ModeChanged(after))
+        before = self._controller.leaning
+        self._controller.observe(load, asyncio.get_running_loop().time())
+        if self._controller.leaning != before and self.link is not None:
+            self.link.broadcast(ModeChanged(self._controller.leaning))

@@ -8,20 +8,34 @@ unread is bounded. Owns the handles of the request and the time limit on silence
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Self
 
-from gateway.generation import End, GenerationSpec, MeshError, MeshErrorCode, Tokens
+from gateway.generation import End, GenerationSpec, MeshError, MeshErrorCode, Timeline, Tokens
+from gateway.handoff import agreement
 from gateway.handoff.actions import Abort, Action, Emit, Extend, Fail, Finish, StopRelay, ThrottleRelay
-from gateway.handoff.events import ClientGone, DeadlinePassed, FirstToken, HandoffEvent, StopRequested
+from gateway.handoff.events import (
+    ClientGone,
+    DeadlinePassed,
+    Extended,
+    FirstToken,
+    HandoffEvent,
+    KvReady,
+    MainLoad,
+    NewTokens,
+    StopRequested,
+)
 from gateway.handoff.machine import HandoffMachine
+from gateway.handoff.pace import Measured
 from gateway.mesh.decode_link import DecodeLink
 from gateway.mesh.observer import MeshObserver
+from gateway.mesh.player import Player
 from gateway.mesh.prefill_link import PrefillLink
 from gateway.mesh.settings import MeshSettings
 from gateway.mesh.unread import Unread
 from gateway.placement import Placement
+from gateway.playout import Playout
 from gateway.timeline import TimelineRecorder
 from pdd.catalog.base import Role
 from pdd.engine.base import FinishReason
@@ -52,6 +66,7 @@ class RunningRequest:
         placement: Placement,
         links: Links,
         machine: HandoffMachine,
+        playout: Playout | None,
         settings: MeshSettings,
         observer: MeshObserver,
     ) -> None:
@@ -66,6 +81,7 @@ class RunningRequest:
         self._observer = observer
         self._recorder = TimelineRecorder(settings.pipeline.value, self._ids, self._loop.time())
         self._unread = Unread(settings.unread_tokens)
+        self._player = Player(playout, self._hand_on)
         self._handles: dict[Role, int] = {}
         self._cached_tokens = 0
         self._reason: FinishReason | None = None
@@ -92,8 +108,14 @@ class RunningRequest:
     def leave(self) -> None:
         """Nobody reads any more: abort what is not closed."""
         self._feed((ClientGone(),))
+        self._player.close()
         if self._silence is not None:
             self._silence.cancel()
+
+    @property
+    def measured(self) -> Measured:
+        """What the request has taught of its relay's and main's pace."""
+        return self._machine.measured
 
     # For the links
 
@@ -108,70 +130,101 @@ class RunningRequest:
         return self
 
     async def __anext__(self) -> Tokens | End:
-        if self._ended:
-            raise StopAsyncIteration
-        while True:
-            if self._stopped:
-                return self._end(FinishReason.STOP)
-            tokens = self._unread.take()
-            if tokens is not None:
-                return tokens
-            if self._error is not None:
-                self._ended = True
-                raise self._error
-            if self._reason is not None:
-                return self._end(self._reason)
+        while not self._ended:
+            item = self.take()
+            if item is not None:
+                return item
             await self._unread.changed()
+        raise StopAsyncIteration
+
+    def take(self) -> Tokens | End | None:
+        if self._ended:
+            return None
+        if self._stopped:
+            return self._end(FinishReason.STOP)
+        tokens = self._unread.take()
+        if tokens is not None:
+            return tokens
+        if self._error is not None:
+            self._ended = True
+            raise self._error
+        return None if self._reason is None else self._end(self._reason)
+
+    def listen(self, listener: Callable[[], None] | None) -> None:
+        self._unread.listen(listener)
 
     def stop(self) -> None:
         self._stopped = True
+        self._player.close()
         self._feed((StopRequested(),))
 
     # Inside
 
     def _feed(self, events: Sequence[HandoffEvent]) -> None:
         now_s = self._loop.time()
+        self._unread.hold()  # whoever reads may stop the request, which is not to happen between two actions
         try:
             for event in events:
-                if isinstance(event, FirstToken):
-                    self._cached_tokens = event.cached_tokens
-                if not self._machine.over:
-                    self._recorder.note_event(event, now_s)
+                if not isinstance(event, NewTokens):  # of which there are many, and there is nothing to note
+                    self._note(event, now_s)
                 for action in self._machine.handle(event, now_s):
                     self._recorder.note_action(action, now_s)
-                    self._perform(action)
+                    self._perform(action, now_s)
         except Exception as error:
             # A fault of ours must not take down the stream that it came over, which others share; the client gets it.
             log.exception("request broke", request=str(self._request), label=self._spec.label)
             self._break(error)
+        finally:
+            self._unread.let_go()
 
-    def _perform(self, action: Action) -> None:
+    def _note(self, event: HandoffEvent, now_s: float) -> None:
+        match event:
+            case FirstToken(cached_tokens=cached_tokens):
+                self._cached_tokens = cached_tokens
+            case KvReady(role=Role.MAIN) if (load := self._links.decoders[Role.MAIN].last_load) is not None:
+                self._machine.handle(MainLoad(load), now_s)
+            case Extended(scored_tokens=scored, agreed_tokens=agreed) if scored:
+                self._note_agreement(scored, agreed)
+        if not self._machine.over:
+            self._recorder.note_event(event, now_s)
+
+    def _note_agreement(self, scored: int, agreed: int) -> None:
+        self._observer.tokens_scored(scored, agreed)
+        if agreed < scored and agreement.expected(self._placement.instances().values()):
+            text = "main would have chosen other tokens than a relay of the same engine"
+            log.warning(text, request=str(self._request), scored=scored, agreed=agreed, **self._ids_by_name())
+
+    def _perform(self, action: Action, now_s: float) -> None:
         match action:
-            case Emit():
-                self._show(action)
+            case Emit(first_index, tokens, source, logprobs):
+                self._player.play(Tokens(first_index, tokens, self._ids[source], logprobs), source, now_s)
             case Extend():
                 self._links.decoders[Role.MAIN].extend(self._handles[Role.MAIN], action)
             case ThrottleRelay(min_interval_s):
                 self._links.decoders[Role.RELAY].throttle(self._handles[Role.RELAY], min_interval_s)
             case StopRelay():
                 self._links.decoders[Role.RELAY].stop(self._handles[Role.RELAY])
+                self._player.switch()
             case Abort(role, reason):
                 self._links.of(role).abort(self._handles[role], reason)
             case Finish(reason):
+                self._player.flush(now_s)
                 self._reason = reason
                 self._unread.wake()
                 if self._machine.handoff is not None:
-                    self._observer.handoff_done(self._recorder.timeline(self._machine.handoff))
+                    self._observer.handoff_done(self._timeline())
             case Fail():
+                self._player.flush(now_s)
                 self._fail(self._mesh_error(action))
 
-    def _show(self, emit: Emit) -> None:
-        if self._error is not None:
-            return  # nothing may follow a hole
-        if not self._unread.add(Tokens(emit.first_index, emit.tokens, self._ids[emit.source], emit.logprobs)):
-            text = f"the client has left {self._settings.unread_tokens} tokens unread: read faster, or ask for fewer"
-            self._fail(MeshError(MeshErrorCode.OVERLOADED, text))
-            self._loop.call_soon(self.leave)  # not now: the machine's own actions are being carried out
+    def _hand_on(self, played: Sequence[Tokens]) -> None:
+        for tokens in played:
+            if self._error is not None or self._stopped:
+                return  # nothing may follow a hole, or a stop string
+            if not self._unread.add(tokens):
+                text = f"the client has left {self._settings.unread_tokens} tokens unread: read faster, or ask for fewer"
+                self._fail(MeshError(MeshErrorCode.OVERLOADED, text))
+                self._loop.call_soon(self.leave)  # not now: the machine's own actions are being carried out
 
     def _check_silence(self) -> None:
         waited_s = self._loop.time() - self._heard_s
@@ -187,6 +240,7 @@ class RunningRequest:
     def _break(self, error: Exception) -> None:
         for role, handle in self._handles.items():
             self._links.of(role).abort(handle, "the gateway failed")
+        self._player.close()
         self._fail(error)
 
     def _mesh_error(self, fail: Fail) -> MeshError:
@@ -200,7 +254,10 @@ class RunningRequest:
         # Tokens that came after a stop string was complete are in the log, but are none of the answer's.
         shown = self._unread.taken_tokens if self._stopped else None
         usage = self._machine.log.usage(len(self._spec.prompt), self._cached_tokens, shown)
-        return End(reason, usage, self._recorder.timeline(self._machine.handoff))
+        return End(reason, usage, self._timeline())
+
+    def _timeline(self) -> Timeline:
+        return self._recorder.timeline(self._machine.handoff, self._player.gap_s)
 
     def _ids_by_name(self) -> dict[str, str]:
         return {role.value: instance_id for role, instance_id in self._ids.items()}

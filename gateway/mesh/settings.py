@@ -9,6 +9,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from gateway.handoff.estimate import HandoffPolicy
 from gateway.handoff.machine import Pipeline
+from gateway.handoff.pace import Pace
 
 
 class HandoffChoice(enum.Enum):
@@ -26,6 +27,7 @@ class MeshSettings(BaseSettings):
     handoff: HandoffChoice = HandoffChoice.AUTO
     itl_target_ms: float = Field(default=50.0, gt=0)  # between tokens; a handoff's stall and throttle are measured by it
     max_rounds: int = Field(default=8, ge=1)  # Catch-Up rounds of one handoff
+    agreement_sample: float = Field(default=0.05, ge=0, le=1)  # share of handoffs in which main checks the relay's tokens
     lease_s: float = Field(default=120.0, ge=0.001)  # KV that a request has not used by then is dropped
     stall_deadline_s: float = Field(default=30.0, gt=0)  # without a word on a request from any instance
     tenant_salt: str = ""  # enters every block hash
@@ -39,5 +41,5 @@ class MeshSettings(BaseSettings):
     outbox_commands: int = Field(default=4096, ge=16)  # that may wait for one instance's stream
     unread_tokens: int = Field(default=4096, ge=1)  # that may wait for one client
 
-    def policy(self) -> HandoffPolicy:
-        return HandoffPolicy(itl_target_s=self.itl_target_ms / 1000, max_rounds=self.max_rounds)
+    def policy(self, prior: Pace) -> HandoffPolicy:
+        return HandoffPolicy(itl_target_s=self.itl_target_ms / 1000, max_rounds=self.max_rounds, prior=prior)

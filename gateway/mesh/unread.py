@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 
 from gateway.generation import Tokens
 
@@ -18,6 +19,8 @@ class Unread:
         self._waiting: deque[Tokens] = deque()
         self._waiting_tokens = 0
         self._changed = asyncio.Event()
+        self._listener: Callable[[], None] | None = None
+        self._held = False
 
     def add(self, tokens: Tokens) -> bool:
         """False, and nothing kept, where more tokens would wait than the bound allows."""
@@ -25,7 +28,7 @@ class Unread:
             return False
         self._waiting.append(tokens)
         self._waiting_tokens += len(tokens.tokens)
-        self._changed.set()
+        self.wake()
         return True
 
     def take(self) -> Tokens | None:
@@ -44,6 +47,26 @@ class Unread:
     def wake(self) -> None:
         """Let the reader look again though nothing was added."""
         self._changed.set()
+        if not self._held:
+            self._tell()
+
+    def listen(self, listener: Callable[[], None] | None) -> None:
+        """Call `listener` at every change instead, unless it is held back."""
+        self._listener = listener
+
+    def hold(self) -> None:
+        """Keep changes from the listener until `let_go`: whoever makes them is in the middle of something."""
+        self._held = True
+
+    def let_go(self) -> None:
+        self._held = False
+        if self._changed.is_set():
+            self._tell()
+
+    def _tell(self) -> None:
+        if self._listener is not None:
+            self._changed.clear()
+            self._listener()
 
     async def changed(self) -> None:
         """Until something was added, or `wake` called, since the last time."""

@@ -5,15 +5,16 @@ Called by aiohttp. Parses the body, has it checked, and gives `respond` the shap
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from aiohttp import web
 
 from gateway.detokenizer import Vocabulary
 from gateway.openai.api import LABEL, Api, read_body
 from gateway.openai.errors import fields_named
-from gateway.openai.respond import Event, respond
+from gateway.openai.respond import respond
 from gateway.openai.schema import CompletionRequest, parse
+from gateway.openai.sse import EventTemplate, event
 from gateway.openai.wording import AnswerHead, completion_logprobs, usage_body
 from gateway.text import TextDelta, TextEnd
 
@@ -28,7 +29,7 @@ class Completions:
         api.prompting.check_model(body.model)
         with fields_named(body.renamed):
             prompt = api.prompting.text(body.prompt) if isinstance(body.prompt, str) else api.prompting.ids(body.prompt)
-            ask = api.prompting.ask(prompt, body.options(), request[LABEL])
+            ask = api.prompting.ask(prompt, body.options(), request[LABEL], streaming=bool(body.stream))
         head = AnswerHead(f"cmpl-{api.new_id()}", int(api.unix_time_s()), body.model)
         logprobs = body.logprobs is not None
         shape = CompletionShape(head, api.answers.vocabulary, logprobs=logprobs, include_usage=body.include_usage)
@@ -41,26 +42,27 @@ class CompletionShape:
         self._vocabulary = vocabulary
         self._logprobs = logprobs
         self._include_usage = include_usage
+        self._template = None if logprobs else EventTemplate(self._body(EventTemplate.TEXT, None, None))
 
-    def chunk(self, delta: TextDelta) -> Event | None:
-        if not delta.text and not self._logprobs:
-            return None
-        return self._event(delta.text, [delta], None)
+    def chunk(self, delta: TextDelta) -> bytes | None:
+        if self._template is not None:
+            return self._template.event(delta.text) if delta.text else None
+        return event(self._body(delta.text, [delta], None))
 
-    def closing(self, end: TextEnd) -> Sequence[Event]:
-        events = [self._event(end.text, None, end.reason.value)]
+    def closing(self, end: TextEnd) -> bytes:
+        last = event(self._body(end.text, None, end.reason.value))
         if self._include_usage:
-            events.append(self._head.body("text_completion") | {"choices": [], "usage": usage_body(end.usage)})
-        return events
+            last += event(self._head.body("text_completion") | {"choices": [], "usage": usage_body(end.usage)})
+        return last
 
-    def whole(self, deltas: Sequence[TextDelta], end: TextEnd) -> Event:
+    def whole(self, deltas: Sequence[TextDelta], end: TextEnd) -> Mapping[str, object]:
         text = "".join(delta.text for delta in deltas) + end.text
         choice = self._choice(text, deltas, end.reason.value)
         return self._head.body("text_completion") | {"choices": [choice], "usage": usage_body(end.usage)}
 
-    def _event(self, text: str, tokens: Sequence[TextDelta] | None, finish: str | None) -> dict[str, object]:
-        event = self._head.body("text_completion") | {"choices": [self._choice(text, tokens, finish)]}
-        return event | {"usage": None} if self._include_usage else event
+    def _body(self, text: str, tokens: Sequence[TextDelta] | None, finish: str | None) -> dict[str, object]:
+        body = self._head.body("text_completion") | {"choices": [self._choice(text, tokens, finish)]}
+        return body | {"usage": None} if self._include_usage else body
 
     def _choice(self, text: str, tokens: Sequence[TextDelta] | None, finish: str | None) -> dict[str, object]:
         logprobs = completion_logprobs(tokens, self._vocabulary) if self._logprobs and tokens is not None else None

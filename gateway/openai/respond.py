@@ -14,28 +14,23 @@ from aiohttp import web
 from gateway.generation import MeshError
 from gateway.openai.api import ARRIVED_S, LABEL, OUTCOME, Api
 from gateway.openai.errors import ClientLeft, reply_for
-from gateway.openai.sse import EventStream, send_whole
+from gateway.openai.outlet import Chunks, Outlet
+from gateway.openai.sse import DONE, EventStream, event, send_whole
 from gateway.prompting import Ask
 from gateway.text import TextDelta, TextEnd
 from pdd.telemetry import get_logger
 
-Event = Mapping[str, object]
-
 log = get_logger(__name__)
 
 
-class Shape(Protocol):
+class Shape(Chunks, Protocol):
     """How one answer of one route is written. Kept for that answer alone."""
 
-    def chunk(self, delta: TextDelta) -> Event | None:
-        """The event of a delta; None where it says nothing to the client yet."""
-        ...
-
-    def closing(self, end: TextEnd) -> Sequence[Event]:
+    def closing(self, end: TextEnd) -> bytes:
         """The last events before the end marker."""
         ...
 
-    def whole(self, deltas: Sequence[TextDelta], end: TextEnd) -> Event:
+    def whole(self, deltas: Sequence[TextDelta], end: TextEnd) -> Mapping[str, object]:
         """The answer in one piece."""
         ...
 
@@ -62,8 +57,9 @@ async def _stream(events: EventStream, api: Api, ask: Ask, shape: Shape, arrived
             chunk = shape.chunk(delta)
             if chunk is not None:
                 await events.send(chunk)
+                await Outlet(answer, shape, events).run()
     # The mesh is released by now: a client that is slow with the last bytes keeps nothing busy.
-    await events.send(*shape.closing(answer.end), done=True)
+    await events.end(shape.closing(answer.end) + DONE)
 
 
 async def _whole(request: web.Request, api: Api, ask: Ask, shape: Shape) -> web.Response:
@@ -79,4 +75,4 @@ async def _fail_in_band(request: web.Request, events: EventStream, error: Except
         log.warning("a stream failed", request=request[LABEL], code=error.code.value, reason=str(error))
     else:
         log.error("a stream failed", request=request[LABEL], exc_info=error)
-    await events.send(reply.body())
+    await events.end(event(reply.body()))

@@ -105,8 +105,11 @@ def summary(done: inference_pb2.Done) -> str:
         lines += [
             f"{timeline.eager_tokens} eager tokens before main took over, "
             f"which computed {timeline.main_computed_tokens} tokens to do so",
-            f"{timeline.switch_gap_us / 1000:.0f} ms: the largest gap at the switch",
+            f"{timeline.switch_gap_us / 1000:.0f} ms from the relay's last token to main's first, "
+            f"of which the user saw {timeline.user_gap_us / 1000:.0f} ms",
         ]
+    if timeline.scored_tokens:
+        lines.append(f"main would have chosen {timeline.agreed_tokens} of {timeline.scored_tokens} eager tokens itself")
     return "\n".join(lines)
 
 

@@ -45,6 +45,7 @@ class ExtendSeq:
     first_index: int
     ids: tuple[int, ...]
     then_decode: bool
+    score: bool = False
 
 
 @dataclass(frozen=True, slots=True)

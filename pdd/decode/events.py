@@ -34,7 +34,11 @@ def kv_ready(handle: int, blocks: int) -> decode_pb2.OpeningEvent:
 
 def extended(handle: int, event: Extended) -> decode_pb2.OpeningEvent:
     message = decode_pb2.Extended(
-        next_index=event.next_index, computed_tokens=event.computed_tokens, compute_us=round(event.compute_s * 1e6)
+        next_index=event.next_index,
+        computed_tokens=event.computed_tokens,
+        compute_us=round(event.compute_s * 1e6),
+        scored_tokens=event.scored_tokens,
+        agreed_tokens=event.agreed_tokens,
     )
     return decode_pb2.OpeningEvent(handle=handle, extended=message)
 

@@ -82,7 +82,7 @@ class HandleTable:
         self._live[number] = _Handle(number, seq, spec)
         return [AdmitKv(number, spec)]
 
-    def extend(self, number: int, first_index: int, ids: Sequence[int], then_decode: bool) -> list[Action]:
+    def extend(self, number: int, first_index: int, ids: Sequence[int], then_decode: bool, score: bool = False) -> list[Action]:
         handle = self._live.get(number)
         if handle is None:
             return self._not_live(number)
@@ -91,7 +91,7 @@ class HandleTable:
         wrong = self._wrong_extend(handle, first_index, ids)
         if wrong is not None:
             return self.refuse(number, wrong)
-        action = ExtendSeq(handle.seq, first_index, tuple(ids), then_decode)
+        action = ExtendSeq(handle.seq, first_index, tuple(ids), then_decode, score)
         handle.next_index += len(ids)
         handle.decodes = then_decode
         if handle.stage is Stage.OPEN:

@@ -58,8 +58,8 @@ class Session:
             case "admit":
                 self._carry_out(self._admitted(command.admit))
             case "extend":
-                extend = command.extend
-                self._carry_out(self._table.extend(extend.handle, extend.first_index, extend.ids, extend.then_decode))
+                asked = command.extend
+                self._carry_out(self._table.extend(asked.handle, asked.first_index, asked.ids, asked.then_decode, asked.score))
             case "throttle":
                 self._carry_out(self._table.throttle(command.throttle.handle, command.throttle.min_interval_us / 1e6))
             case "stop":
@@ -138,8 +138,8 @@ class Session:
             case OpenSeq(seq, spec, payloads):
                 self._routes[seq] = self
                 self._engine.open(seq, spec.prompt, spec.sampling, KvSource(payloads))
-            case ExtendSeq(seq, first_index, ids, then_decode):
-                self._engine.extend(seq, first_index, ids, then_decode)
+            case ExtendSeq(seq, first_index, ids, then_decode, score):
+                self._engine.extend(seq, first_index, ids, then_decode, score)
             case ThrottleSeq(seq, min_interval_s):
                 self._engine.throttle(seq, min_interval_s)
             case StopSeq(seq):

@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from itertools import islice
 from types import TracebackType
 from typing import Self
 
 from pdd.engine.base import EngineFault, Payload, SeqId
 from pdd.engine.model import Logits, Model, StepCost
-from pdd.engine.step import Draw, Step, StepResult, Work
+from pdd.engine.step import Step, StepResult, Work
 from pdd.sampling import Sampled, sample
 from pdd.telemetry import get_logger
 
@@ -30,44 +28,38 @@ def compute_step(model: Model, step: Step) -> StepResult:
     Only a forward pass that fails takes all sequences of the step with it, since it is one call for all of them.
     """
     faults: dict[SeqId, EngineFault] = {}
-    for work in step.works:
-        with _blamed_on([work], faults):
-            _prepare(model, work)
+    _prepare(model, step.works, faults)
     works = [work for work in step.works if work.seq not in faults]
-    logits: list[Logits] = []
-    cost = StepCost()
-    with _blamed_on(works, faults):
+    try:
         logits, cost = _forward(model, works)
+    except Exception as error:
+        faults.update(dict.fromkeys((work.seq for work in works), _fault(error, works)))
+        return StepResult(faults=faults)
     # Draws come before exports: logits last until the model's next call.
     sampled, scored = _draw(works, logits, faults)
-    blocks: dict[SeqId, tuple[Payload, ...]] = {}
-    for work in works:
-        if work.blocks is not None and work.seq not in faults:
-            with _blamed_on([work], faults):
-                blocks[work.seq] = model.export_kv(work.slot, *work.blocks)
+    blocks = _export(model, [work for work in works if work.blocks is not None and work.seq not in faults], faults)
     return StepResult(sampled, scored, blocks, faults, cost)
 
 
-def _prepare(model: Model, work: Work) -> None:
-    if work.clear:
-        model.clear(work.slot)
-    if work.kv is not None and work.kv.payloads:
-        model.import_kv(work.slot, work.kv.payloads)
+def _prepare(model: Model, works: Sequence[Work], faults: dict[SeqId, EngineFault]) -> None:
+    for work in works:
+        try:
+            if work.clear:
+                model.clear(work.slot)
+            if work.kv is not None and work.kv.payloads:
+                model.import_kv(work.slot, work.kv.payloads)
+        except Exception as error:
+            faults[work.seq] = _fault(error, [work])
 
 
-def _forward(model: Model, works: Sequence[Work]) -> tuple[list[Logits], StepCost]:
+def _forward(model: Model, works: Sequence[Work]) -> tuple[Sequence[Logits], StepCost]:
     if not works:
         return [], StepCost()
     logits, cost = model.forward([row for work in works for row in work.rows])
-    wanted = sum(len(_draws(work)) for work in works)
+    wanted = sum(len(work.scores) + (work.draw is not None) for work in works)
     if len(logits) != wanted:
         raise EngineFault(f"the model gave {len(logits)} rows of logits where {wanted} were wanted; it is at fault")
     return logits, cost
-
-
-def _draws(work: Work) -> tuple[Draw, ...]:
-    """In the order of their rows."""
-    return work.scores if work.draw is None else (*work.scores, work.draw)
 
 
 def _draw(
@@ -76,34 +68,43 @@ def _draw(
     """The next tokens, and those of `Work.scores`."""
     sampled: dict[SeqId, Sampled] = {}
     scored: dict[SeqId, tuple[int, ...]] = {}
-    rows = iter(logits)
+    at = 0  # the next row of logits
     for work in works:
-        if work.seq in faults:
-            continue
-        draws = _draws(work)
-        # Taken off before anything can fail, so that the next work finds its own.
-        of_work = list(islice(rows, len(draws)))
-        with _blamed_on([work], faults):
-            drawn = [sample(row, draw.params, draw.index, draw.history) for row, draw in zip(of_work, draws, strict=True)]
-            if work.draw is not None:
-                sampled[work.seq] = drawn.pop()
-            if drawn:
+        rows, draw = logits[at : at + len(work.scores)], work.draw
+        at += len(rows)
+        try:
+            if rows:
+                drawn = (
+                    sample(row, known.params, known.index, known.history) for row, known in zip(rows, work.scores, strict=True)
+                )
                 scored[work.seq] = tuple(found.token for found in drawn)
+            if draw is not None:
+                sampled[work.seq] = sample(logits[at], draw.params, draw.index, draw.history)
+        except Exception as error:
+            faults[work.seq] = _fault(error, [work])
+        at += draw is not None
     return sampled, scored
 
 
-@contextmanager
-def _blamed_on(works: Sequence[Work], faults: dict[SeqId, EngineFault]) -> Iterator[None]:
-    """Turn an exception into a fault of the given works' sequences."""
-    try:
-        yield
-    except EngineFault as fault:
-        faults.update((work.seq, fault) for work in works)
-    except Exception as error:
-        _log.exception("the model failed", sequences=[work.seq for work in works])
-        unexpected = EngineFault(f"the model failed: {error!r}; see the engine's log")
-        unexpected.__cause__ = error
-        faults.update((work.seq, unexpected) for work in works)
+def _export(model: Model, works: Sequence[Work], faults: dict[SeqId, EngineFault]) -> dict[SeqId, tuple[Payload, ...]]:
+    exported: dict[SeqId, tuple[Payload, ...]] = {}
+    for work in works:
+        assert work.blocks is not None
+        try:
+            exported[work.seq] = model.export_kv(work.slot, *work.blocks)
+        except Exception as error:
+            faults[work.seq] = _fault(error, [work])
+    return exported
+
+
+def _fault(error: Exception, works: Sequence[Work]) -> EngineFault:
+    """What the sequences of `works` end with, since computing them raised `error`."""
+    if isinstance(error, EngineFault):
+        return error
+    _log.error("the model failed", sequences=[work.seq for work in works], exc_info=error)
+    unexpected = EngineFault(f"the model failed: {error!r}; see the engine's log")
+    unexpected.__cause__ = error
+    return unexpected
 
 
 class Compute(ABC):

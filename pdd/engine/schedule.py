@@ -239,8 +239,7 @@ class Scheduler:
     # Planning
 
     def _decodes(self, now_s: float) -> list[Work]:
-        due = [s for s in self._running.values() if s.decoding and s.due_s() <= now_s]
-        return [s.work(1, now_s, self._block_tokens) for s in due]
+        return [s.decode(now_s) for s in self._running.values() if s.decoding and s.due_s() <= now_s]
 
     def _extends(self, works: list[Work], now_s: float, room: int) -> int:
         """Add passes of extends, or as much of them as there is room for, and return the tokens they take."""

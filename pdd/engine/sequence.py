@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence as Ids
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from pdd.engine.base import (
     Aborted,
@@ -43,8 +44,7 @@ class Pass:
     score: bool = False  # say what the sampler would have chosen for the ids
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(NamedTuple):
     """What a step did for one sequence; with `closing` it is over."""
 
     opening: tuple[EngineEvent, ...] = ()
@@ -77,6 +77,12 @@ class Sequence:
     in_flight: bool = False
     stopping: bool = False
     verdict: Aborted | Failed | None = None  # what it ends with when the step under way is done
+    limit: int = field(init=False)  # output tokens it can have at most
+    history: History = field(init=False)  # of its next token; grows with the output
+
+    def __post_init__(self) -> None:
+        self.limit = min(self.sampling.max_tokens, self.context_tokens - len(self.prompt))
+        self.history = History(self.prompt, self.output)
 
     @property
     def next_index(self) -> int:
@@ -87,14 +93,9 @@ class Sequence:
         return self.stopping or self.verdict is not None
 
     @property
-    def limit(self) -> int:
-        """Output tokens it can have at most."""
-        return min(self.sampling.max_tokens, self.context_tokens - len(self.prompt))
-
-    @property
     def full(self) -> bool:
         """No further token can be sampled."""
-        return self.next_index >= self.limit
+        return len(self.output) >= self.limit
 
     @property
     def owed(self) -> int:
@@ -134,11 +135,18 @@ class Sequence:
         """When a decoding sequence may sample again."""
         return self.drawn_s + self.min_interval_s
 
+    def decode(self, now_s: float) -> Work:
+        """Take part in the step that starts at `now_s` with the newest token, and sample the next."""
+        assert self.slot is not None
+        self.in_flight, self.drawn_s = True, now_s
+        row = Row(self.slot, self.computed, self.output[-1], True)
+        return Work(self.seq, self.slot, (row,), draw=Draw(self.sampling, len(self.output), self.history))
+
     def work(self, count: int, now_s: float, block_tokens: int) -> Work:
-        """Take part in the step that starts at `now_s` with the next `count` known tokens."""
+        """Take part in the step that starts at `now_s` with the next `count` tokens of the pass at the front."""
         assert self.slot is not None
         end = self.computed + count
-        draws = not self.full and (self.decoding or (end == self.passes[0].end and self.passes[0].then_decode))
+        draws = end == self.passes[0].end and self.passes[0].then_decode and not self.full
         scored = self._scored(end, draws)
         n = len(self.prompt)
         rows = tuple(
@@ -152,7 +160,7 @@ class Sequence:
             clear=not self.entered,
             kv=self.kv,
             scores=self._scores(scored),
-            draw=Draw(self.sampling, self.next_index, History(self.prompt, self.output)) if draws else None,
+            draw=Draw(self.sampling, self.next_index, self.history) if draws else None,
             blocks=self._blocks(end, block_tokens),
         )
         self.in_flight = self.entered = True
@@ -165,13 +173,21 @@ class Sequence:
     def settle(self, work: Work, result: StepResult, started_s: float, now_s: float) -> Outcome:
         """Take this sequence's share of the results of a step that ran from `started_s` to `now_s`."""
         self.in_flight = False
-        fault = result.faults.get(self.seq)
         if self.verdict is not None:
             return Outcome(closing=self.verdict)
-        if fault is not None:
-            return Outcome(closing=Failed(self.seq, fault))
-        self.kv = None
+        if self.seq in result.faults:
+            return Outcome(closing=Failed(self.seq, result.faults[self.seq]))
         self.computed += len(work.rows)
+        if not self.decoding:
+            return self._settle_pass(work, result, started_s, now_s)
+        token, finish = self._take(result.sampled[self.seq])
+        return Outcome(token=token, closing=self._closing(finish))
+
+    def fail(self, text: str) -> Failed:
+        return Failed(self.seq, EngineFault(text))
+
+    def _settle_pass(self, work: Work, result: StepResult, started_s: float, now_s: float) -> Outcome:
+        self.kv = None
         opening: list[EngineEvent] = []
         if work.blocks is not None:
             self.exported = work.blocks[1]
@@ -179,30 +195,26 @@ class Sequence:
         if work.scores:
             self.chosen.update(zip((draw.index for draw in work.scores), result.scored[self.seq], strict=True))
         ended = self._end_pass(len(work.rows), now_s - started_s)
-        if ended is not None and not self.prefill:
-            opening.append(ended)
         token, finish = None, None
         if work.draw is not None:
             token, finish = self._take(result.sampled[self.seq])
         elif self.decoding:
             finish = FinishReason.LENGTH  # told to decode where there was nothing left to sample
-        closing: EngineEvent | None = None
         if self.prefill and ended is not None:
             assert self.started_s is not None
-            closing = Prefilled(self.seq, finish, self.computed, self.started_s - self.arrived_s, now_s - self.started_s)
-        elif finish is not None:
-            closing = Finished(self.seq, finish, self.next_index)
-        elif self.stopping:
-            closing = Stopped(self.seq, self.next_index)
-        return Outcome(tuple(opening), token, closing)
+            prefilled = Prefilled(self.seq, finish, self.computed, self.started_s - self.arrived_s, now_s - self.started_s)
+            return Outcome(tuple(opening), token, prefilled)
+        if ended is not None:
+            opening.append(ended)
+        return Outcome(tuple(opening), token, self._closing(finish))
 
-    def fail(self, text: str) -> Failed:
-        return Failed(self.seq, EngineFault(text))
+    def _closing(self, finish: FinishReason | None) -> EngineEvent | None:
+        if finish is not None:
+            return Finished(self.seq, finish, self.next_index)
+        return Stopped(self.seq, self.next_index) if self.stopping else None
 
     def _end_pass(self, tokens: int, seconds: float) -> Extended | None:
         """Count `tokens` towards the pass at the front; where they were its last, take it off and say so."""
-        if self.decoding:
-            return None
         self.pass_tokens += tokens
         self.pass_s += seconds
         if self.owed:

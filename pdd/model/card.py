@@ -27,6 +27,17 @@ class ModelCard:
     chat_template: str = field(repr=False)
     bos_token: str = ""
     eos_token: str = ""
+    _compiled_template: jinja2.Template = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """Raises ChatTemplateError where the template is none. Compiling takes longer than a whole request otherwise does."""
+        environment = jinja2.sandbox.ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
+        environment.globals["raise_exception"] = _raise_template_error
+        try:
+            template = environment.from_string(self.chat_template)
+        except jinja2.TemplateError as error:
+            raise ChatTemplateError(f"the model's chat template can't be compiled: {error}") from error
+        object.__setattr__(self, "_compiled_template", template)
 
     def encode(self, text: str) -> list[int]:
         """Token ids of `text`; special tokens written in it are recognised, none are added."""
@@ -34,10 +45,8 @@ class ModelCard:
 
     def render_chat(self, messages: Sequence[Mapping[str, str]]) -> str:
         """The prompt text of a conversation, up to where the assistant's answer begins. Raises ChatTemplateError."""
-        environment = jinja2.sandbox.ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
-        environment.globals["raise_exception"] = _raise_template_error
         try:
-            return environment.from_string(self.chat_template).render(
+            return self._compiled_template.render(
                 messages=messages, add_generation_prompt=True, bos_token=self.bos_token, eos_token=self.eos_token
             )
         except jinja2.TemplateError as error:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
-from pdd.model.card import ModelCard
-from pdd.model.manifest import read_manifest, verify
+from pdd.model.card import ChatTemplateError, ModelCard
+from pdd.model.manifest import ModelFilesError, read_manifest, verify
 
 SIM_CONTEXT_TOKENS = 131_072  # sim has no bound of its own; an instance's PDD_CONTEXT_TOKENS is what holds
 
@@ -36,14 +36,17 @@ def _card_of_files(model_dir: Path) -> ModelCard:
     manifest = read_manifest(model_dir)
     tokenizer = Tokenizer.from_file(str(verify(model_dir, manifest.tokenizer)))
     chat_template = verify(model_dir, manifest.chat_template).read_text(encoding="utf-8")
-    return ModelCard(
-        name=manifest.name,
-        context_tokens=manifest.context_tokens,
-        eos_ids=manifest.eos_ids,
-        model_digest=manifest.weights.sha256,
-        tokenizer_digest=manifest.tokenizer.sha256,
-        tokenizer=tokenizer,
-        chat_template=chat_template,
-        bos_token=manifest.bos_token,
-        eos_token=manifest.eos_token,
-    )
+    try:
+        return ModelCard(
+            name=manifest.name,
+            context_tokens=manifest.context_tokens,
+            eos_ids=manifest.eos_ids,
+            model_digest=manifest.weights.sha256,
+            tokenizer_digest=manifest.tokenizer.sha256,
+            tokenizer=tokenizer,
+            chat_template=chat_template,
+            bos_token=manifest.bos_token,
+            eos_token=manifest.eos_token,
+        )
+    except ChatTemplateError as error:
+        raise ModelFilesError(f"{model_dir}: {error}") from error

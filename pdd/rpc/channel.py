@@ -6,11 +6,17 @@ tokens, which ask for channels of their own, don't queue behind each other. Retr
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TypeAlias
+
 import grpc.aio
 
 MAX_MESSAGE_BYTES = 16 << 20
 KEEPALIVE_S = 10.0  # silence after which a peer is pinged
 PING_TIMEOUT_S = 20.0  # time it has to answer; a ping waits behind what a slow line holds
+
+# How a process reaches its peers: passed in, so that the same code runs over a network in memory.
+OpenChannel: TypeAlias = "Callable[[str], grpc.aio.Channel]"
 
 ChannelOptions = tuple[tuple[str, int], ...]
 
@@ -40,7 +46,20 @@ _CLIENT_OPTIONS: ChannelOptions = (
     ("grpc.max_reconnect_backoff_ms", 2000),
 )
 
+# gRPC would let a fast peer run ahead by megabytes, which for tokens are seconds. Bounded, a peer that makes them faster than they
+# are read notices at once, and sends several steps in one frame.
+_TOKEN_OPTIONS: ChannelOptions = (
+    ("grpc.http2.bdp_probe", 0),
+    ("grpc.http2.lookahead_bytes", 64 << 10),
+)
+
 
 def open_channel(address: str) -> grpc.aio.Channel:
     """A channel to `address` ("host:port"), connected at the first call. Use it as `async with`; leaving cancels its calls."""
     return grpc.aio.insecure_channel(address, options=[*MESSAGE_OPTIONS, *KEEPALIVE_OPTIONS, *_CLIENT_OPTIONS])
+
+
+def open_token_channel(address: str) -> grpc.aio.Channel:
+    """The same for streams of tokens: what may wait here unread is bounded, so that a frame is never far behind its step."""
+    options = [*MESSAGE_OPTIONS, *KEEPALIVE_OPTIONS, *_CLIENT_OPTIONS, *_TOKEN_OPTIONS]
+    return grpc.aio.insecure_channel(address, options=options)

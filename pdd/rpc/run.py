@@ -1,4 +1,4 @@
-"""Runs a service process: uvloop, signals, logs, exit code.
+"""Runs a service process: memory, uvloop, signals, logs, exit code.
 
 Called by each service's `__main__` with a coroutine function that runs until the event it is given is set. Owns the event loop
 and the signal handlers; never what the service does.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import os
 import signal
 import sys
 from collections.abc import Awaitable, Callable, Iterator
@@ -18,6 +19,7 @@ import uvloop
 
 from pdd.catalog.base import IncompatibleInstance, RegistryUnavailable
 from pdd.rpc.errors import StartupError
+from pdd.rpc.memory import keep_freed_memory
 from pdd.telemetry import configure_logging
 
 EXIT_FAILED = 1
@@ -34,6 +36,7 @@ def run_service(main: Callable[[asyncio.Event], Awaitable[None]], *, log_level: 
 
     An error that a person can act on ends the process with one line on stderr and exit code 1 or 2; any other with its traceback.
     """
+    keep_freed_memory(os.environ)
     try:
         configure_logging(log_level, service)
     except ValueError as error:

@@ -24,7 +24,7 @@ OnWanted = Callable[[int, int], None]  # missing blocks, missing bytes
 
 @dataclass(frozen=True, slots=True)
 class SenderSettings:
-    offer_s: float = 20.0  # to the answer to the offer: connecting, the time it may be parked, and a slow line's backlog ahead of it
+    offer_s: float = 20.0  # to the answer to the offer: connecting, parking, and a slow line's backlog ahead of it
     cancel_s: float = 2.0  # from Cancel to Cancelled; after that the call is torn down
 
 

@@ -373,18 +373,28 @@ class Timeline(_message.Message):
     EAGER_TOKENS_FIELD_NUMBER: _builtins.int
     MAIN_COMPUTED_TOKENS_FIELD_NUMBER: _builtins.int
     WAN_KV_BYTES_FIELD_NUMBER: _builtins.int
+    USER_GAP_US_FIELD_NUMBER: _builtins.int
+    SCORED_TOKENS_FIELD_NUMBER: _builtins.int
+    AGREED_TOKENS_FIELD_NUMBER: _builtins.int
     pipeline: _builtins.str
     """"relay" or "direct"."""
     handoff: _builtins.str
     """The handoff's mode at its end, "one_shot" or "catch_up"; empty where there was none."""
     switch_gap_us: _builtins.int
-    """Largest time between two tokens around the switch from relay to main; 0 where there was no switch."""
+    """Time between the relay's last token and main's first; 0 where there was no switch."""
     eager_tokens: _builtins.int
     """Output tokens shown before main took over, index 0 included."""
     main_computed_tokens: _builtins.int
     """Tokens main computed to take over: the prompt's tail and the eager tokens."""
     wan_kv_bytes: _builtins.int
     """Bytes of KV that crossed to main."""
+    user_gap_us: _builtins.int
+    """What the user saw of the switch: the longest wait for a token around it, after the gateway played out the few tokens that it
+    had held back. switch_gap_us where nothing is held back, as for an answer that is not streamed.
+    """
+    scored_tokens: _builtins.int
+    """On a sample of the requests: eager tokens for which main's own sampler was asked too, and those that it chose as well."""
+    agreed_tokens: _builtins.int
     @_builtins.property
     def spans(self) -> _containers.RepeatedCompositeFieldContainer[Global___Span]: ...
     def __init__(
@@ -397,10 +407,13 @@ class Timeline(_message.Message):
         eager_tokens: _builtins.int = ...,
         main_computed_tokens: _builtins.int = ...,
         wan_kv_bytes: _builtins.int = ...,
+        user_gap_us: _builtins.int = ...,
+        scored_tokens: _builtins.int = ...,
+        agreed_tokens: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["eager_tokens", b"eager_tokens", "handoff", b"handoff", "main_computed_tokens", b"main_computed_tokens", "pipeline", b"pipeline", "spans", b"spans", "switch_gap_us", b"switch_gap_us", "wan_kv_bytes", b"wan_kv_bytes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agreed_tokens", b"agreed_tokens", "eager_tokens", b"eager_tokens", "handoff", b"handoff", "main_computed_tokens", b"main_computed_tokens", "pipeline", b"pipeline", "scored_tokens", b"scored_tokens", "spans", b"spans", "switch_gap_us", b"switch_gap_us", "user_gap_us", b"user_gap_us", "wan_kv_bytes", b"wan_kv_bytes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

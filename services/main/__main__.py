@@ -5,30 +5,22 @@ from __future__ import annotations
 import asyncio
 from functools import partial
 
-from pdd.catalog.base import Role
-from pdd.decode.decoder import Decoder
-from pdd.decode.servicer import add_decoder
 from pdd.engine.config import EngineSettings
-from pdd.kv.store import BlockStore
 from pdd.rpc.run import read_settings, run_service
-from pdd.transfer.receiver import Receiver
+from services.instances import main_instance
 from services.main.config import MainSettings
-from services.main.rules import main_rules
-from services.shell import Served, new_instance, running_engine, serve_until
+from services.shell import new_instance, running_engine, serve_until
 from wan.client import lease_forward
 
 
 async def serve_main(settings: MainSettings, engine_settings: EngineSettings, stop: asyncio.Event) -> None:
     instance = new_instance(settings)
     lease_address = partial(lease_forward, settings.wan_control, instance.id) if settings.wan_control else None
-    async with running_engine(engine_settings) as engine:
-        store = BlockStore(settings.kv_budget_bytes)
-        async with (
-            Receiver(engine.layout, store) as receiver,
-            Decoder(engine, receiver, instance, main_rules(engine.capabilities)) as decoder,
-        ):
-            register = partial(add_decoder, decoder=decoder, receiver=receiver)
-            await serve_until(stop, settings, Served(instance, Role.MAIN, engine, register, decoder.close), lease_address)
+    async with (
+        running_engine(engine_settings) as engine,
+        main_instance(instance, engine, settings.kv_budget_bytes) as served,
+    ):
+        await serve_until(stop, settings, served, lease_address)
 
 
 def main() -> None:

@@ -16,7 +16,7 @@ from typing import Self
 
 import grpc.aio
 
-from pdd.rpc.channel import open_channel
+from pdd.rpc.channel import OpenChannel, open_channel
 from pdd.transfer.base import TransferLost
 
 IDLE_S = 60.0  # without a transfer, after which a channel is closed
@@ -32,7 +32,8 @@ class _Open:
 class TargetChannels:
     """An async context manager; leaving closes every channel, and with it what is still under way on it."""
 
-    def __init__(self, idle_s: float = IDLE_S) -> None:
+    def __init__(self, dial: OpenChannel = open_channel, idle_s: float = IDLE_S) -> None:
+        self._dial = dial
         self._idle_s = idle_s
         self._open: dict[str, _Open] = {}
         self._tasks = asyncio.TaskGroup()
@@ -70,7 +71,7 @@ class TargetChannels:
             await entry.channel.close()
 
     def _add(self, address: str) -> _Open:
-        self._open[address] = _Open(open_channel(address))
+        self._open[address] = _Open(self._dial(address))
         return self._open[address]
 
     async def _sweep(self) -> None:

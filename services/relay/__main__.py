@@ -5,28 +5,20 @@ from __future__ import annotations
 import asyncio
 from functools import partial
 
-from pdd.catalog.base import Role
-from pdd.decode.decoder import Decoder
-from pdd.decode.servicer import add_decoder
 from pdd.engine.config import EngineSettings
-from pdd.kv.store import BlockStore
 from pdd.rpc.run import read_settings, run_service
-from pdd.transfer.receiver import Receiver
+from services.instances import relay_instance
 from services.relay.config import RelaySettings
-from services.relay.rules import relay_rules
-from services.shell import Served, new_instance, running_engine, serve_until
+from services.shell import new_instance, running_engine, serve_until
 
 
 async def serve_relay(settings: RelaySettings, engine_settings: EngineSettings, stop: asyncio.Event) -> None:
     instance = new_instance(settings)
-    async with running_engine(engine_settings) as engine:
-        store = BlockStore(settings.kv_budget_bytes)
-        async with (
-            Receiver(engine.layout, store) as receiver,
-            Decoder(engine, receiver, instance, relay_rules(engine.capabilities)) as decoder,
-        ):
-            register = partial(add_decoder, decoder=decoder, receiver=receiver)
-            await serve_until(stop, settings, Served(instance, Role.RELAY, engine, register, decoder.close))
+    async with (
+        running_engine(engine_settings) as engine,
+        relay_instance(instance, engine, settings.kv_budget_bytes) as served,
+    ):
+        await serve_until(stop, settings, served)
 
 
 def main() -> None:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
+from random import Random
 from types import TracebackType
 from typing import Any, Protocol, Self
 
@@ -13,19 +14,25 @@ import grpc
 import grpc.aio
 
 from pdd.rpc.channel import KEEPALIVE_OPTIONS, MAX_MESSAGE_BYTES, MESSAGE_OPTIONS, open_channel
-from tests.conformance.echo import Stub, add_echo
+from tests.conformance.echo import Request, Stub, add_echo
 from virtual.clock import VirtualLoop
 from virtual.network import Network
 from wan.link import LinkSettings
+from wan.relay import Relay
 
 SETTLE_S = 0.2  # whatever is under way has arrived by then
 SOON_S = 10.0  # for what must happen; costs nothing where it does
+MEBIBYTE = bytes(1 << 20)
 TOO_LARGE = bytes(MAX_MESSAGE_BYTES + 1)
+# All that a write says of a call that has ended under it.
+DEAD = (grpc.StatusCode.INTERNAL, "Internal error from Core")
 
 Behaviour = Callable[[Any, Any], Any]
 
 
 class Stack(Protocol):
+    """Leaving it as a context takes the link down, if there is one."""
+
     def open_channel(self, address: str) -> grpc.aio.Channel: ...
 
     def new_server(self) -> grpc.aio.Server: ...
@@ -38,10 +45,22 @@ class Stack(Protocol):
     def nowhere(self) -> str:
         """An address on which nobody listens."""
 
+    async def across_link(self, address: str) -> str:
+        """The address by which a server is reached across the link."""
+
+    async def set_link(self, settings: LinkSettings) -> None: ...
+
+    async def __aenter__(self) -> Self: ...
+
+    async def __aexit__(self, *error: object) -> None: ...
+
 
 class Grpc:
     host = "127.0.0.1"
     nowhere = "127.0.0.1:1"
+
+    def __init__(self) -> None:
+        self._relay = Relay(LinkSettings(), self.host, Random(1))
 
     def open_channel(self, address: str) -> grpc.aio.Channel:
         return open_channel(address)
@@ -49,21 +68,46 @@ class Grpc:
     def new_server(self) -> grpc.aio.Server:
         return grpc.aio.server(options=[*MESSAGE_OPTIONS, *KEEPALIVE_OPTIONS, ("grpc.so_reuseport", 0)])
 
+    async def across_link(self, address: str) -> str:
+        return await self._relay.lease(address, address)
+
+    async def set_link(self, settings: LinkSettings) -> None:
+        await self._relay.configure(settings)
+
+    async def __aenter__(self) -> Self:
+        await self._relay.__aenter__()
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self._relay.__aexit__(None, None, None)
+
 
 class InMemory:
     host = "server"
     nowhere = "server:1"
 
     def __init__(self) -> None:
-        network = Network()
-        network.configure("a", "b", LinkSettings(rtt_ms=1.0))
-        self._client, self._server = network.host("client", "a"), network.host("server", "b")
+        self._network = Network()
+        self._network.configure("a", "b", LinkSettings(rtt_ms=1.0))
+        self._client, self._server = self._network.host("client", "a"), self._network.host("server", "b")
 
     def open_channel(self, address: str) -> grpc.aio.Channel:
         return self._client.open_channel(address)
 
     def new_server(self) -> grpc.aio.Server:
         return self._server.new_server()
+
+    async def across_link(self, address: str) -> str:
+        return address
+
+    async def set_link(self, settings: LinkSettings) -> None:
+        self._network.configure("a", "b", settings)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        return None
 
 
 def stack_of_this_loop() -> Stack:
@@ -98,6 +142,7 @@ class Site:
         return channel
 
     async def __aenter__(self) -> Self:
+        await self._life.enter_async_context(self.stack)
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -145,6 +190,19 @@ async def outcome(awaitable: Any) -> object:
     except (asyncio.CancelledError, asyncio.InvalidStateError, grpc.aio.BaseError) as error:
         return _public(type(error))
     return "end" if result is grpc.aio.EOF else result
+
+
+async def code_of(awaitable: Any) -> object:
+    """The code alone, where the details are each stack's own."""
+    what = await outcome(awaitable)
+    return what[0] if isinstance(what, tuple) else what
+
+
+async def write_until_it_fails(call: Any) -> object:
+    """What the write comes to that can't be done any more. The peer must not read."""
+    while (what := await outcome(call.write(Request(payload=MEBIBYTE)))) is None:
+        pass
+    return what
 
 
 def is_too_large(what: object, end: str) -> bool:

@@ -6,11 +6,9 @@ import grpc
 import grpc.aio
 
 from tests.conformance.echo import Reply, Request
-from tests.conformance.stacks import TOO_LARGE, Log, Site, is_too_large, outcome, settle
+from tests.conformance.stacks import DEAD, TOO_LARGE, Log, Site, is_too_large, outcome, settle, write_until_it_fails
 
 CODE = grpc.StatusCode
-MEBIBYTE = bytes(1 << 20)
-DEAD = (CODE.INTERNAL, "Internal error from Core")
 
 
 async def total(requests: Any, context: Any) -> Any:
@@ -26,12 +24,6 @@ async def first(requests: Any, context: Any) -> Any:
 async def refuse_the_first(requests: Any, context: Any) -> Any:
     await context.read()
     await context.abort(CODE.DATA_LOSS, "bad")
-
-
-async def write_until_it_fails(call: Any) -> object:
-    while (what := await outcome(call.write(Request(payload=MEBIBYTE)))) is None:
-        pass
-    return what
 
 
 async def test_requests_of_an_async_iterator_are_sent(site: Site) -> None:
@@ -81,21 +73,26 @@ async def test_a_server_can_answer_before_all_is_sent(site: Site) -> None:
     assert [await outcome(call.write(Request())) for _ in range(2)] == [asyncio.InvalidStateError] * 2
 
 
-async def test_an_early_answer_fails_a_busy_writer_and_is_still_to_be_had(site: Site) -> None:
+# A write that fails. Whether it was under way when the call ended, and so hides the outcome, is a matter of chance in gRPC. The
+# network in memory never hides it from who awaits the call.
+FAILED = (DEAD, asyncio.InvalidStateError)
+
+
+async def test_an_early_answer_fails_a_busy_writer(site: Site) -> None:
     call = (await site.connect(Upload=first)).Upload()
     await call.write(Request(number=5))
-    assert await write_until_it_fails(call) in (DEAD, asyncio.InvalidStateError)  # whichever comes first
-    assert (await call).number == 5
+    assert await write_until_it_fails(call) in FAILED
+    assert await outcome(call) in (DEAD, Reply(number=5))
 
 
-async def test_an_abort_fails_a_busy_writer_and_is_still_to_be_had(site: Site) -> None:
+async def test_an_abort_fails_a_busy_writer(site: Site) -> None:
     call = (await site.connect(Upload=refuse_the_first)).Upload()
     await call.write(Request())
-    assert await write_until_it_fails(call) in (DEAD, asyncio.InvalidStateError)
-    assert await outcome(call) == (CODE.DATA_LOSS, "bad")
+    assert await write_until_it_fails(call) in FAILED
+    assert await outcome(call) in (DEAD, (CODE.DATA_LOSS, "bad"))
 
 
-async def test_an_answer_fails_a_writer_that_waits(site: Site, log: Log) -> None:
+async def test_an_answer_fails_a_writer_that_waits(site: Site) -> None:
     answer = asyncio.Event()
 
     async def upload(requests: Any, context: Any) -> Any:
@@ -107,8 +104,8 @@ async def test_an_answer_fails_a_writer_that_waits(site: Site, log: Log) -> None
     await settle()
     assert not writing.done()
     answer.set()
-    assert await writing in (DEAD, asyncio.InvalidStateError)
-    assert (await call).number == 1
+    assert await writing in FAILED
+    assert await outcome(call) in (DEAD, Reply(number=1))
 
 
 async def test_a_request_above_the_limit_ends_the_call(site: Site, log: Log) -> None:

@@ -6,7 +6,7 @@ import grpc.aio
 import pytest
 
 from tests.conformance.echo import Reply, Request, Stub
-from tests.conformance.stacks import SOON_S, Log, Site, outcome, settle
+from tests.conformance.stacks import SOON_S, Log, Site, code_of, outcome, settle
 
 CODE = grpc.StatusCode
 STATE = grpc.ChannelConnectivity
@@ -19,11 +19,6 @@ async def get(request: Any, context: Any) -> Any:
 async def echo(requests: Any, context: Any) -> None:
     while (request := await context.read()) is not grpc.aio.EOF:
         await context.write(Reply(number=request.number))
-
-
-async def code_of(awaitable: Any) -> object:
-    what = await outcome(awaitable)
-    return what[0] if isinstance(what, tuple) else what
 
 
 # Connecting.

@@ -7,10 +7,9 @@ import grpc.aio
 import pytest
 
 from tests.conformance.echo import Reply, Request, numbers
-from tests.conformance.stacks import TOO_LARGE, Log, Site, is_too_large, outcome, settle
+from tests.conformance.stacks import MEBIBYTE, TOO_LARGE, Log, Site, is_too_large, outcome, settle
 
 CODE = grpc.StatusCode
-MEBIBYTE = bytes(1 << 20)
 
 
 async def three(request: Any, context: Any) -> None:
@@ -270,6 +269,39 @@ def writing_until_it_fails(log: Log) -> Any:
         log.add(what)
 
     return watch
+
+
+async def test_a_write_that_a_handler_gave_up_is_sent_all_the_same(site: Site, log: Log) -> None:
+    async def watch(request: Any, context: Any) -> None:
+        log.add(await write_until_given_up(context))
+
+    call = (await site.connect(Watch=watch)).Watch(Request())
+    (given_up,) = await log.until(1)
+    assert numbers(await collect(call)) == list(range(int(str(given_up)) + 1))
+    assert await call.code() is CODE.OK
+
+
+async def test_a_write_fails_while_one_that_was_given_up_waits(site: Site, log: Log) -> None:
+    async def watch(request: Any, context: Any) -> None:
+        log.add(await write_until_given_up(context))
+        log.add(await outcome(context.write(Reply())))
+        log.add("still there")
+
+    call = (await site.connect(Watch=watch)).Watch(Request())
+    assert (await log.until(3))[1:] == [grpc.aio.InternalError, "still there"]
+    assert len(await collect(call)) == int(str(log.entries[0])) + 1
+
+
+async def write_until_given_up(context: Any) -> int:
+    """The number of the response that was given up, the first that had to wait for long."""
+    number = 0
+    while True:
+        try:
+            async with asyncio.timeout(0.3):
+                await context.write(Reply(number=number, payload=MEBIBYTE))
+        except TimeoutError:
+            return number
+        number += 1
 
 
 async def test_a_response_above_the_limit_ends_the_call(site: Site, log: Log) -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from itertools import groupby
 
 import numpy as np
 import xxhash
@@ -80,15 +79,15 @@ class SimModel(Model):
 
     def forward(self, rows: Sequence[Row]) -> tuple[list[Logits], StepCost]:
         wanted: list[Logits] = []
-        attended = held = 0
-        for number, group in groupby(rows, key=lambda row: row.slot):
-            slot = self._slots[number]
-            for row in group:
-                slot.append(row, self._config.context_tokens)
-                attended += slot.tokens
-                if row.want_logits:
-                    wanted.append(SimLogits(slot.hash.intdigest(), self._vocabulary, self._config.noise))
-            held += slot.tokens
+        attended = 0
+        touched: dict[int, _Slot] = {}
+        for row in rows:
+            slot = touched[row.slot] = self._slots[row.slot]
+            slot.append(row, self._config.context_tokens)
+            attended += slot.tokens
+            if row.want_logits:
+                wanted.append(SimLogits(slot.hash.intdigest(), self._vocabulary, self._config.noise))
+        held = sum(slot.tokens for slot in touched.values())
         shape = StepShape(len(rows), attended, held, self._imported_bytes)
         self._imported_bytes = 0
         return wanted, StepCost(step_cost_s(shape, self._config.hardware, self._on_device))
@@ -131,12 +130,13 @@ class _Slot:
         return self.kv.tokens
 
     def append(self, row: Row, context_tokens: int) -> None:
-        if row.position != self.tokens or row.position >= context_tokens:
+        held = self.kv
+        if row.position != held.tokens or row.position >= context_tokens:
             raise EngineFault(
-                f"row at position {row.position} of slot {row.slot}, which holds {self.tokens} of {context_tokens} tokens"
+                f"row at position {row.position} of slot {row.slot}, which holds {held.tokens} of {context_tokens} tokens"
             )
-        kv = token_kv(self.kv.last(), row.token)
-        self.kv.append(kv)
+        kv = token_kv(held.last(), row.token)
+        held.append(kv)
         self.hash.update(kv)
 
     def fill(self, kv: bytes) -> None:

@@ -15,10 +15,12 @@ from gateway.handoff.actions import Extend
 from gateway.handoff.events import HandoffEvent, KvReady, Lost
 from gateway.mesh.decode_link import DecodeLink
 from gateway.mesh.link import LinkLost
-from gateway.mode import RelayLoad
+from gateway.mesh.wiring import Wiring
+from gateway.mode import DecoderLoad
 from pdd.catalog.base import Role
 from pdd.identity import Instance, RequestId
 from pdd.rpc.attach import PROTOCOL
+from pdd.rpc.channel import open_channel
 from pdd.v1 import decode_pb2, identity_pb2
 from tests.eventually import eventually
 from tests.mesh.gateway.asking import GATEWAY, Observed, mesh_settings, spec
@@ -39,9 +41,11 @@ class Attached:
 
     def __init__(self, decoder: ScriptedDecoder, **settings: float) -> None:
         self.observed = Observed()
-        self.loads: list[RelayLoad] = []
+        self.loads: list[DecoderLoad] = []
         self.heard: list[HandoffEvent] = []
-        self.link = DecodeLink(decoder.registration, GATEWAY, mesh_settings(**settings), self.observed, self._take_load)
+        self.link = DecodeLink(
+            decoder.registration, Wiring(GATEWAY, mesh_settings(**settings), self.observed, open_channel), self._take_load
+        )
         self.on_load: Callable[[], object] = lambda: None
         self.up = asyncio.Event()
         self.running = asyncio.ensure_future(self.link.run(self.up.set))
@@ -51,7 +55,7 @@ class Attached:
         self.link.admit(handle, REQUEST, asked)
         return handle
 
-    def _take_load(self, load: RelayLoad) -> None:
+    def _take_load(self, load: DecoderLoad) -> None:
         self.loads.append(load)
         self.on_load()
 
@@ -137,7 +141,7 @@ async def test_frames_reach_the_request_and_strangers_are_counted(decoder: Scrip
         await eventually(lambda: bool(stream.heard))
         assert stream.heard == [KvReady(Role.MAIN)]
         assert stream.observed.dropped == {"main-0": 1}
-        assert stream.loads == [RelayLoad(3, 1, 8, 0.0)]
+        assert stream.loads == [DecoderLoad(3, 1, 8, 0.0)]
         assert stream.link.load(asyncio.get_running_loop().time()) == 0.5
         assert stream.link.in_flight == 1
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 import pytest
@@ -35,11 +36,13 @@ class Site:
         await eventually(lambda: all(held.holds_nothing for held in (self.prefill, self.relay, self.main)))
 
 
-async def _site(config: SimConfig) -> AsyncIterator[Site]:
+@asynccontextmanager
+async def running_site(near: SimConfig, far: SimConfig) -> AsyncIterator[Site]:
+    """Prefill and relay on one kind of device, main on another."""
     async with (
-        running_prefill(config) as prefill,
-        running_relay(config) as relay,
-        running_main(config) as main,
+        running_prefill(near) as prefill,
+        running_relay(near) as relay,
+        running_main(far) as main,
         attached_prefill(prefill.address) as to_prefill,
         attached_decoder(relay.address) as to_relay,
         attached_decoder(main.address) as to_main,
@@ -50,12 +53,12 @@ async def _site(config: SimConfig) -> AsyncIterator[Site]:
 @pytest.fixture
 async def site() -> AsyncIterator[Site]:
     """Steps take no time."""
-    async for built in _site(FAST):
+    async with running_site(FAST, FAST) as built:
         yield built
 
 
 @pytest.fixture
 async def paced() -> AsyncIterator[Site]:
     """Steps take their time, so that there is something to interrupt."""
-    async for built in _site(PACED):
+    async with running_site(PACED, PACED) as built:
         yield built

@@ -84,6 +84,12 @@ class Told:
         return [event.extended.next_index for event in self.opening if event.HasField("extended")]
 
     @property
+    def agreement(self) -> tuple[int, int]:
+        """Ids that were scored in all extends, and those that were agreed with."""
+        extended = [event.extended for event in self.opening if event.HasField("extended")]
+        return sum(event.scored_tokens for event in extended), sum(event.agreed_tokens for event in extended)
+
+    @property
     def ended(self) -> str | None:
         """The last closing event's kind."""
         return self.closing[-1].WhichOneof("event") if self.closing else None
@@ -136,8 +142,10 @@ class DecodeStream(Stream[decode_pb2.DecodeCommand, decode_pb2.DecodeFrame]):
         )
         await self.send(decode_pb2.DecodeCommand(admit=admit))
 
-    async def extend(self, handle: int, first_index: int, ids: Sequence[int], then_decode: bool = False) -> None:
-        extend = decode_pb2.Extend(handle=handle, first_index=first_index, ids=ids, then_decode=then_decode)
+    async def extend(
+        self, handle: int, first_index: int, ids: Sequence[int], then_decode: bool = False, *, score: bool = False
+    ) -> None:
+        extend = decode_pb2.Extend(handle=handle, first_index=first_index, ids=ids, then_decode=then_decode, score=score)
         await self.send(decode_pb2.DecodeCommand(extend=extend))
 
     async def stop(self, handle: int) -> None:

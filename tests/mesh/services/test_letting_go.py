@@ -66,8 +66,10 @@ async def test_an_abort_frees_everything(paced: Site, reach: Reach) -> None:
     await paced.to_prefill.abort(1)
     await paced.to_relay.abort(1)
     await paced.to_main.abort(1)
-    assert (await paced.to_relay.until_closed(1)).ended == "aborted"
-    assert (await paced.to_main.until_closed(1)).ended == "aborted"
+    # In mid-transfer prefill's own Cancel may come first: to a decoder that is the loss of its KV.
+    either = ("aborted", "error") if reach is transferring else ("aborted",)
+    assert (await paced.to_relay.until_closed(1)).ended in either
+    assert (await paced.to_main.until_closed(1)).ended in either
     kinds = await paced.to_prefill.until_released(1)
     assert kinds[-1] == "released"
     await paced.until_free()

@@ -217,6 +217,21 @@ async def test_cancelling_a_hundred_tasks_frees_everything() -> None:
         assert decoder.store.used_bytes == 0
 
 
+@pytest.mark.parametrize("turns", range(1, 9))
+async def test_a_cancel_soon_after_the_start_never_waits_out_its_deadline(turns: int) -> None:
+    """From before the offer is written to after it, however far the loop has come."""
+    async with site(settings=ReceiverSettings(offer_s=2 * DEADLINE_S)) as decoder:
+        decoder.admit(BLOCKS)
+        running = Sending().to(decoder.channel, SenderSettings(cancel_s=2 * DEADLINE_S))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        running.cancel()
+        async with asyncio.timeout(DEADLINE_S):
+            with pytest.raises(asyncio.CancelledError):
+                await running
+        await eventually(lambda: decoder.store.used_bytes == 0)
+
+
 async def test_a_cancel_while_the_offer_is_parked_does_not_wait_for_its_answer() -> None:
     async with site(settings=ReceiverSettings(park_s=DEADLINE_S)) as decoder:
         transfer = Sending()

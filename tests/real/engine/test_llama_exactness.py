@@ -73,13 +73,15 @@ async def reference(model_dir: Path, prompt: Sequence[int], sampling: SamplingPa
 async def continued(
     observer: Observer, prompt: Sequence[int], sampling: SamplingParams, kv: KvSource, pieces: Sequence[Sequence[int]]
 ) -> list[tuple[int, object]]:
-    """What an engine that is told the ids of `pieces`, one extend each, decodes after them."""
-    seq, index = observer.new(), 0
+    """What an engine that is told the ids of `pieces`, one extend each, decodes after them. Where there are several, they are
+    scored, and it agrees with all of them."""
+    seq, index, score = observer.new(), 0, len(pieces) > 1
     observer.engine.open(seq, prompt, sampling, kv)
     for number, piece in enumerate(pieces):
-        observer.engine.extend(seq, index, piece, then_decode=number == len(pieces) - 1)
+        observer.engine.extend(seq, index, piece, number == len(pieces) - 1, score)
         index += len(piece)
-        await observer.extended(seq, number + 1)
+        extended = await observer.extended(seq, number + 1)
+        assert (extended.scored_tokens, extended.agreed_tokens) == ((len(piece), len(piece)) if score else (0, 0))
     await observer.closing(seq)
     return outputs(observer.seen[seq].tokens)
 

@@ -56,6 +56,16 @@ def test_an_extend_on_an_open_handle_runs_at_once() -> None:
     assert table.extend(1, 1, [43], True) == [ExtendSeq(7, 1, (43,), True)]
 
 
+def test_what_an_extend_asks_to_be_scored_is_scored_and_told() -> None:
+    table = admitted()
+    table.extend(1, 0, [42, 43], False, score=True)
+    assert table.ready(1, RECEIVED)[-1] == ExtendSeq(7, 0, (42, 43), False, score=True)
+    assert table.extend(1, 2, [44], True) == [ExtendSeq(7, 2, (44,), True, score=False)]
+    told = table.extended(Extended(7, 2, 5, 0.5, scored_tokens=2, agreed_tokens=1))[0]
+    assert isinstance(told, decode_pb2.OpeningEvent)
+    assert (told.extended.scored_tokens, told.extended.agreed_tokens) == (2, 1)
+
+
 def test_a_relay_decodes_from_the_commit() -> None:
     assert admitted(RELAY).ready(1, RECEIVED) == [READY, OPENED, ExtendSeq(7, 0, (42,), True)]
 

@@ -32,13 +32,11 @@ class Engines(RuleBasedStateMachine):
         self.prompts: dict[int, list[int]] = {}
         self.known: dict[int, int] = {}  # output ids given to sequences that take more
         self.prefills: set[int] = set()
-        self.decoding: set[int] = set()  # in every step, unless throttled
-        self.throttled: set[int] = set()
-        self.given: dict[
-            int, list[tuple[int, int, bool]]
-        ] = {}  # the extends of a sequence: [first, end) and whether it is scored
         self.imported: set[int] = set()
-        self.scored_last: dict[int, bool] = {}  # whether the last extend that was computed was scored
+        self.given: dict[int, list[tuple[int, int, bool]]] = {}  # extends not told yet: [first, end), and whether it is scored
+        self.scored: dict[int, bool] = {}  # whether a sequence's newest row was computed under score
+        self.throttled: set[int] = set()
+        self.decoding: set[int] = set()  # unthrottled, so they take part in every step
 
     def start(self) -> None:
         self.scheduler = Scheduler(self.model.capabilities, 16, self.limits)
@@ -95,6 +93,7 @@ class Engines(RuleBasedStateMachine):
     def throttle(self, data: st.DataObject, interval_s: float) -> None:
         seq = data.draw(st.sampled_from(sorted(self.prompts)))
         self.throttled.add(seq)
+        self.decoding.discard(seq)
         self.scheduler.throttle(seq, interval_s)
 
     @precondition(lambda self: self.prompts)
@@ -102,6 +101,7 @@ class Engines(RuleBasedStateMachine):
     def end(self, data: st.DataObject, abort: bool) -> None:
         seq = data.draw(st.sampled_from(sorted(self.prompts)))
         self.known.pop(seq, None)
+        self.decoding.discard(seq)
         if abort:
             self.scheduler.abort(seq)
         else:
@@ -118,10 +118,9 @@ class Engines(RuleBasedStateMachine):
         slots = [work.slot for work in step.works]
         assert len(set(slots)) == len(slots)
         assert sum(len(work.rows) for work in step.works) <= self.limits.step_tokens + SLOTS
-        extends = [work for work in step.works if work.seq not in self.prefills | self.decoding]
+        extends = [work for work in step.works if self.given.get(work.seq)]
         assert sum(len(work.rows) for work in extends) <= self.limits.extend_tokens
-        live = {seq for seq in self.decoding - self.throttled if self.record.seen[seq].closing is None}
-        assert live <= {work.seq for work in step.works if len(work.rows) == 1}
+        assert self.decoding <= {work.seq for work in step.works if len(work.rows) == 1}
 
     @precondition(lambda self: self.step is not None)
     @rule(took_s=st.sampled_from([0.0, 1.0]))
@@ -133,24 +132,21 @@ class Engines(RuleBasedStateMachine):
         self.now_s += took_s
         batch = self.scheduler.complete(result, self.now_s)
         self.record.take(batch)
-        self.decoding |= {out.seq for out in batch.tokens} - self.prefills
         for event in batch.events:
             if isinstance(event, Extended):
-                self.agrees(event)
+                self.told(event)
+        made = {out.seq for out in batch.tokens} - self.prefills - self.throttled
+        self.decoding = {seq for seq in self.decoding | made if self.record.seen[seq].closing is None}
 
-    def agrees(self, event: Extended) -> None:
-        """One Extended for each extend, in order; what was given is the text, so the sim agrees with all that it scored."""
+    def told(self, event: Extended) -> None:
+        """One Extended for each extend, in order. What was given is the text, so the sim agrees with all that it scored."""
         first, end, score = self.given[event.seq].pop(0)
         assert event.next_index == end
-        scored = end - first if score else 0
-        seen = self.record.seen[event.seq].extended
-        unseen = seen[-2].next_index if len(seen) > 1 else 0
-        assert unseen == first
-        # The first id of an extend is predicted by the last row of what was computed before it.
-        predicted = self.scored_last.get(event.seq, event.seq not in self.imported or len(self.prompts[event.seq]) % 16 != 0)
-        assert event.scored_tokens == scored - (score and not predicted)
+        # The row before the first id: of the prompt's tail, if that was computed here, or the last of the extend before.
+        before = self.scored.get(event.seq, event.seq not in self.imported or len(self.prompts[event.seq]) % 16 != 0)
+        assert event.scored_tokens == (end - first - (not before) if score else 0)
         assert event.agreed_tokens == event.scored_tokens
-        self.scored_last[event.seq] = score
+        self.scored[event.seq] = score
 
     @rule(passed_s=st.sampled_from([0.5, 5.0]))
     def wait(self, passed_s: float) -> None:

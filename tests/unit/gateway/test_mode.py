@@ -4,12 +4,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.mode import HandoffMode, ModeController, ModePolicy, RelayLoad
+from gateway.mode import DecoderLoad, HandoffMode, ModeController, ModePolicy
 
-IDLE = RelayLoad(running=1, waiting=0, slots=10, kv_used=0.1)
-BUSY = RelayLoad(running=9, waiting=0, slots=10, kv_used=0.4)
-MIDDLE = RelayLoad(running=7, waiting=0, slots=10, kv_used=0.4)
-QUEUED = RelayLoad(running=10, waiting=2, slots=10, kv_used=0.4)
+IDLE = DecoderLoad(running=1, waiting=0, slots=10, kv_used=0.1)
+BUSY = DecoderLoad(running=9, waiting=0, slots=10, kv_used=0.4)
+MIDDLE = DecoderLoad(running=7, waiting=0, slots=10, kv_used=0.4)
+QUEUED = DecoderLoad(running=10, waiting=2, slots=10, kv_used=0.4)
 
 
 @pytest.mark.parametrize(
@@ -23,7 +23,7 @@ QUEUED = RelayLoad(running=10, waiting=2, slots=10, kv_used=0.4)
         ([(0.0, BUSY), (1.0, IDLE), (1.1, QUEUED)], HandoffMode.ONE_SHOT),  # a queue does not wait
     ],
 )
-def test_mode_follows_pressure_with_hysteresis(reports: list[tuple[float, RelayLoad]], mode: HandoffMode) -> None:
+def test_mode_follows_pressure_with_hysteresis(reports: list[tuple[float, DecoderLoad]], mode: HandoffMode) -> None:
     controller = ModeController(ModePolicy())
     for now_s, load in reports:
         controller.observe(load, now_s)
@@ -35,7 +35,7 @@ def test_without_a_queue_it_changes_at_most_once_per_dwell(running: list[int]) -
     controller, last_change_s = ModeController(ModePolicy(dwell_s=1.0)), float("-inf")
     for tick, n in enumerate(running):
         before, now_s = controller.mode, tick * 0.1
-        if controller.observe(RelayLoad(n, 0, 10, 0.0), now_s) is not before:
+        if controller.observe(DecoderLoad(n, 0, 10, 0.0), now_s) is not before:
             assert now_s - last_change_s >= 1.0
             last_change_s = now_s
 
@@ -45,7 +45,7 @@ def test_even_with_queues_it_returns_to_catch_up_at_most_once_per_dwell(reports:
     controller, returns_s = ModeController(ModePolicy(dwell_s=1.0)), []
     for tick, (running, waiting) in enumerate(reports):
         before, now_s = controller.mode, tick * 0.1
-        after = controller.observe(RelayLoad(running, waiting, 10, 0.0), now_s)
+        after = controller.observe(DecoderLoad(running, waiting, 10, 0.0), now_s)
         if before is HandoffMode.ONE_SHOT and after is HandoffMode.CATCH_UP:
             returns_s.append(now_s)
     assert all(later - earlier >= 1.0 for earlier, later in itertools.pairwise(returns_s))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -13,6 +15,7 @@ from pdd.model.card import ModelCard
 from pdd.sampling import TokenLogprobs
 
 RELAY, MAIN = "relay-0", "main-0"
+AHEAD = 8  # items that wait for the reader at most
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +64,12 @@ class ScriptedGenerator:
         self.specs.append(spec)
         self.running += 1
         self.entered.set()
+        generation = _ScriptedGeneration(self, self.script(spec))
+        playing = asyncio.create_task(generation.play())
         try:
-            yield _ScriptedGeneration(self, self.script(spec))
+            yield generation
         finally:
+            playing.cancel()
             self.running -= 1
             self.left.set()
 
@@ -72,27 +78,71 @@ class ScriptedGenerator:
 
 
 class _ScriptedGeneration:
+    """Played by a task of its own, a few items ahead of the reader, as a mesh plays."""
+
     def __init__(self, owner: ScriptedGenerator, script: Iterable[Step]) -> None:
         self._owner = owner
         self._script = script
         self._stopped = False
+        self._ready: deque[Tokens | End | MeshError | None] = deque()  # None: the script is over
+        self._added, self._taken = asyncio.Event(), asyncio.Event()
+        self._listener: Callable[[], None] | None = None
+
+    async def play(self) -> None:
+        for step in itertools.chain(self._script, [None]):
+            await asyncio.sleep(0)  # as a mesh would, let others run between two items
+            match step:
+                case Hold():
+                    if not self._stopped:
+                        await step.event.wait()
+                case Tokens() if self._stopped:
+                    pass
+                case _:
+                    await self._add(step)
+
+    async def _add(self, item: Tokens | End | MeshError | None) -> None:
+        while len(self._ready) >= AHEAD:
+            self._taken.clear()
+            await self._taken.wait()
+        self._ready.append(item)
+        self._added.set()
+        if self._listener is not None:
+            self._listener()
 
     def stop(self) -> None:
         self._stopped = True
         self._owner.stopped += 1
+        for item in tuple(self._ready):
+            if isinstance(item, Tokens):
+                self._ready.remove(item)
+
+    def listen(self, listener: Callable[[], None] | None) -> None:
+        self._listener = listener
+
+    def take(self) -> Tokens | End | None:
+        if not self._ready:
+            return None
+        item = self._ready.popleft()
+        self._taken.set()
+        match item:
+            case None:
+                raise RuntimeError("the script is over")
+            case MeshError():
+                raise item
+            case End() if self._stopped:
+                return replace(item, reason=FinishReason.STOP)
+        return item
 
     async def __aiter__(self) -> AsyncIterator[Tokens | End]:
-        for step in self._script:
-            await asyncio.sleep(0)  # as a mesh would, let others run between two items
-            match step:
-                case Tokens() if not self._stopped:
-                    yield step
-                case End():
-                    yield replace(step, reason=FinishReason.STOP) if self._stopped else step
-                case Hold() if not self._stopped:
-                    await step.event.wait()
-                case MeshError():
-                    raise step
+        while True:
+            while not self._ready:
+                self._added.clear()
+                await self._added.wait()
+            if self._ready[0] is None:
+                return
+            item = self.take()
+            assert item is not None
+            yield item
 
 
 def _logprobs(spec: GenerationSpec, tokens: Sequence[int]) -> tuple[TokenLogprobs, ...]:

@@ -16,7 +16,7 @@ def prompting(context_tokens: int = CONTEXT) -> Prompting:
 
 
 def sampling(options: Options, prompt: tuple[int, ...] = (1, 2, 3)) -> SamplingParams:
-    return prompting().ask(prompt, options, "label").spec.sampling
+    return prompting().ask(prompt, options, "label", streaming=True).spec.sampling
 
 
 def test_defaults_are_those_of_the_proto_and_the_rest_of_the_context() -> None:
@@ -40,7 +40,7 @@ def test_every_option_reaches_the_sampler() -> None:
         top_logprobs=20,
         stop=("a", "b"),
     )
-    ask = prompting().ask((1,), options, "label")
+    ask = prompting().ask((1,), options, "label", streaming=False)
     assert ask.stop == ("a", "b")
     assert ask.spec.label == "label"
     assert ask.spec.sampling == SamplingParams(

@@ -11,6 +11,7 @@ from pdd.kv.wire import (
     MAX_FRAME_BYTES,
     TARGET_FRAME_BYTES,
     MalformedFrame,
+    WireFrame,
     block_checksum,
     blocks_per_frame,
     build_frame,
@@ -24,35 +25,48 @@ REQUEST = RequestId(7, 1)
 BLOCKS = (b"a" * 8, b"b" * 8, b"c" * 8)
 
 
-def frame(**changed: object) -> kv_pb2.Frame:
-    message = build_frame(REQUEST, 4, BLOCKS, 8)
+def came(sent: WireFrame) -> WireFrame:
+    """The frame as it is received: its payload in one piece."""
+    return WireFrame(sent.head, (memoryview(b"".join(sent.payload)),))
+
+
+def frame(payload: bytes = b"".join(BLOCKS), **changed: object) -> WireFrame:
+    head = build_frame(REQUEST, 4, BLOCKS, 8).head
     for name, value in changed.items():
         if name == "checksums":
-            del message.checksums[:]
-            message.checksums.extend(value)  # type: ignore[arg-type]
+            del head.checksums[:]
+            head.checksums.extend(value)  # type: ignore[arg-type]
         else:
-            setattr(message, name, value)
-    return message
+            setattr(head, name, value)
+    return WireFrame(head, (memoryview(payload),))
 
 
 @settings(deadline=None)
 @given(st.lists(st.binary(min_size=8, max_size=8), min_size=1, max_size=6), st.integers(0, 1000))
 def test_a_frame_carries_its_blocks_unchanged(blocks: list[bytes], first_block: int) -> None:
     sent = build_frame(REQUEST, first_block, blocks, 8)
-    parsed = parse_frame(kv_pb2.Frame.FromString(sent.SerializeToString()), DENSE_F16, 8)
+    parsed = parse_frame(came(sent), DENSE_F16, 8)
     assert (parsed.request, parsed.first_block, parsed.end_block) == (REQUEST, first_block, first_block + len(blocks))
     assert [bytes(payload) for payload in parsed.payloads] == blocks
     assert parsed.declared_bytes == 8 * len(blocks)
     assert parsed.bad_block() is None
 
 
-def test_views_are_sent_as_bytes_are() -> None:
-    assert build_frame(REQUEST, 4, [memoryview(block) for block in BLOCKS], 8) == frame()
+def test_blocks_are_sent_as_they_are_given() -> None:
+    views = [memoryview(block) for block in BLOCKS]
+    sent = build_frame(REQUEST, 4, views, 8)
+    assert [id(piece) for piece in sent.payload] == [id(view) for view in views]
+    assert sent.head == build_frame(REQUEST, 4, BLOCKS, 8).head
+
+
+def test_a_frame_out_of_a_protobuf_message_is_one_from_the_wire() -> None:
+    message = kv_pb2.Frame(first_block=4, payload=b"".join(BLOCKS))
+    assert bytes(WireFrame.from_proto(message).payload[0]) == message.payload
 
 
 def test_blocks_of_a_parsed_frame_are_views_of_one_buffer() -> None:
-    payloads = parse_frame(frame(), DENSE_F16, 8).payloads
-    assert len({id(payload.obj) for payload in payloads}) == 1
+    whole = b"".join(BLOCKS)
+    assert all(payload.obj is whole for payload in parse_frame(frame(whole), DENSE_F16, 8).payloads)
 
 
 @pytest.mark.parametrize(
@@ -69,13 +83,13 @@ def test_blocks_of_a_parsed_frame_are_views_of_one_buffer() -> None:
         (frame(declared_bytes=0), "declares 0 bytes"),
     ],
 )
-def test_a_malformed_frame_is_refused_and_says_why(message: kv_pb2.Frame, complaint: str) -> None:
+def test_a_malformed_frame_is_refused_and_says_why(message: WireFrame, complaint: str) -> None:
     with pytest.raises(MalformedFrame, match=complaint):
         parse_frame(message, DENSE_F16, 8)
 
 
 def test_only_a_format_that_declares_its_bytes_may_be_shorter_than_it_declares() -> None:
-    digest = build_frame(REQUEST, 0, [b"12345678"], 368_640)
+    digest = came(build_frame(REQUEST, 0, [b"12345678"], 368_640))
     assert parse_frame(digest, SIM_DIGEST, 368_640).declared_bytes == 368_640
     with pytest.raises(MalformedFrame, match="blocks of 8 bytes"):
         parse_frame(digest, DENSE_F16, 368_640)

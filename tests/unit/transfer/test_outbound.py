@@ -9,10 +9,12 @@ from hypothesis import strategies as st
 
 from pdd.kv.layout import SIM_DIGEST
 from pdd.kv.store import BlockStore
+from pdd.kv.wire import WireFrame
 from pdd.transfer.admission import Admission
 from pdd.transfer.base import Refusal, TransferLost, TransferRefused
 from pdd.transfer.feed import BlockFeed
 from pdd.transfer.inbound import Inbound
+from pdd.transfer.messages import decode_push, encode_push, kind_of
 from pdd.transfer.outbound import Outbound, Stage, TransferReport
 from pdd.v1 import kv_pb2
 from tests.unit.transfer.parts import FIRST_TOKEN, REQUEST, SALT, layout, offered, payloads, prompt
@@ -49,19 +51,30 @@ def sending(blocks: int = BLOCKS, block_bytes: int = 16, credit_bytes: int = 100
     return transfer
 
 
+def written(transfer: Outbound) -> kv_pb2.PushRequest:
+    """The message that is to be written now, which is no frame."""
+    message = transfer.next_message(0.0)
+    assert isinstance(message, kv_pb2.PushRequest)
+    return message
+
+
+def frame_of(transfer: Outbound) -> WireFrame:
+    message = transfer.next_message(0.0)
+    assert isinstance(message, WireFrame)
+    return message
+
+
 def kinds(transfer: Outbound, now_s: float = 0.0) -> list[str]:
     """The kinds of all messages that can be written now."""
     found = []
     while (message := transfer.next_message(now_s)) is not None:
-        found.append(str(message.WhichOneof("kind")))
+        found.append(str(kind_of(message)))
     return found
 
 
 def test_the_offer_goes_out_before_any_block_exists() -> None:
     transfer = outbound()
-    message = transfer.next_message(0.0)
-    assert message is not None
-    offer = message.offer
+    offer = written(transfer).offer
     assert (offer.request, offer.prompt_tokens, len(offer.block_hashes)) == (REQUEST.to_proto(), 19, 4)
     assert (offer.wire_format, offer.sender.id) == ("dense.f16", "prefill-0")
     assert kinds(transfer) == []
@@ -75,9 +88,8 @@ def test_blocks_are_sent_as_they_are_made_and_committed_when_complete() -> None:
     transfer.feed.append(MADE[3:])
     assert kinds(transfer) == ["frame"]
     transfer.feed.complete(FIRST_TOKEN, final=True)
-    message = transfer.next_message(0.0)
-    assert message is not None
-    assert (message.commit.block_count, message.commit.first_token, message.commit.final) == (4, FIRST_TOKEN, True)
+    end = written(transfer).commit
+    assert (end.block_count, end.first_token, end.final) == (4, FIRST_TOKEN, True)
     assert kinds(transfer) == []
 
 
@@ -108,18 +120,15 @@ def test_only_what_the_receiver_wants_is_sent() -> None:
     transfer.take_reply(want(first_block=3), 0.0)
     assert (transfer.missing_blocks, transfer.missing_bytes) == (1, 16)
     transfer.feed.append(MADE)
-    message = transfer.next_message(0.0)
-    assert message is not None
-    assert (message.frame.first_block, message.frame.payload) == (3, MADE[3])
+    frame = frame_of(transfer)
+    assert (frame.head.first_block, frame.payload) == (3, (MADE[3],))
 
 
 def test_frames_stay_within_the_target_size_and_the_credit() -> None:
     transfer = sending(8, MIB // 2, credit_bytes=3 * MIB // 2)
     transfer.feed.append(payloads(8, MIB // 2))
-    sizes = []
-    while (message := transfer.next_message(0.0)) is not None:
-        sizes.append(len(message.frame.payload) * 2 // MIB)
-    assert sizes == [2, 1]
+    assert [len(frame_of(transfer).payload) for _ in range(2)] == [2, 1]
+    assert kinds(transfer) == []
     transfer.take_reply(credit(MIB // 2), 0.0)
     assert kinds(transfer) == ["frame"]
     transfer.take_reply(credit(MIB // 2 - 1), 0.0)
@@ -241,14 +250,12 @@ def test_both_ends_together_always_finish(steps: list[int], block_bytes: int, wi
     store = BlockStore(total * block_bytes)
     sender = Outbound(replace(offered(total), layout=declaring), BlockFeed())
     receiver = Inbound(Admission(REQUEST, prompt(total), SALT, 9.0, 9.0), declaring, store, window_mib * MIB)
-    offer = sender.next_message(0.0)
-    assert offer is not None
-    sender.take_reply(receiver.accept(offer.offer), 0.0)
+    sender.take_reply(receiver.accept(written(sender).offer), 0.0)
     replies: list[kv_pb2.PushReply] = []
 
     def exchange() -> None:
         while (message := sender.next_message(1.0)) is not None or replies:
-            reply = receiver.take(message) if message is not None else None
+            reply = receiver.take(decode_push(encode_push(message))) if message is not None else None
             if reply is not None:
                 replies.append(reply)
             if replies and (eager or message is None):

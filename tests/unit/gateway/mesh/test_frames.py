@@ -17,9 +17,9 @@ from gateway.handoff.events import (
     TransferFailed,
     Wanted,
 )
-from gateway.mesh.decode_frames import decode_events, relay_load
+from gateway.mesh.decode_frames import decode_events, decoder_load
 from gateway.mesh.prefill_frames import prefill_events
-from gateway.mode import RelayLoad
+from gateway.mode import DecoderLoad
 from pdd.catalog.base import Role
 from pdd.engine.base import FinishReason
 from pdd.sampling import TokenLogprobs
@@ -99,9 +99,9 @@ def test_a_malformed_decode_frame_is_refused(frame: decode_pb2.DecodeFrame) -> N
 
 
 def test_a_load_needs_slots() -> None:
-    assert relay_load(decode_pb2.DecodeLoad(running=1, waiting=2, slots=8, kv_used=0.5)) == RelayLoad(1, 2, 8, 0.5)
+    assert decoder_load(decode_pb2.DecodeLoad(running=1, waiting=2, slots=8, kv_used=0.5)) == DecoderLoad(1, 2, 8, 0.5)
     with pytest.raises(ValueError, match="slots"):
-        relay_load(decode_pb2.DecodeLoad(running=1))
+        decoder_load(decode_pb2.DecodeLoad(running=1))
 
 
 def prefill_frame(**event: object) -> prefill_pb2.PrefillFrame:

@@ -1,0 +1,124 @@
+"""The project's own servicers, and gRPC's, unchanged over the network in memory and in virtual time."""
+
+import asyncio
+from typing import Any
+
+import grpc.aio
+import pytest
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection, reflection_pb2, reflection_pb2_grpc
+
+from pdd.decode.decoder import Decoder
+from pdd.decode.servicer import add_decoder
+from pdd.engine.batch import BatchEngine
+from pdd.engine.compute import InlineCompute
+from pdd.engine.schedule import StepLimits
+from pdd.engine.sim.model import SimConfig, SimModel
+from pdd.identity import Instance
+from pdd.kv.store import BlockStore
+from pdd.rpc.attach import PROTOCOL
+from pdd.transfer.base import TransferLost
+from pdd.transfer.feed import BlockFeed
+from pdd.transfer.messages import SERVICE, add_push
+from pdd.transfer.receiver import Receiver
+from pdd.transfer.sender import send
+from pdd.v1 import decode_pb2, decode_pb2_grpc, identity_pb2
+from services.main.rules import main_rules
+from tests.unit.transfer.parts import FIRST_TOKEN, PREFILL, REQUEST, SALT, Heard, layout, offered, payloads, prompt
+from virtual.clock import VirtualLoop
+from virtual.network import Host, Network
+from wan.link import LinkSettings, Outage
+
+MEBIBYTE = 1 << 20
+BLOCKS = 64
+ADDRESS = "main:1"
+
+
+@pytest.fixture
+async def prefill(network: Network) -> Host:
+    network.configure("a", "b", LinkSettings(rate_mbit=8000.0, rtt_ms=40.0))
+    return network.host("prefill", "a")
+
+
+@pytest.fixture
+async def main(network: Network) -> Host:
+    return network.host("main", "b")
+
+
+async def start(host: Host, register: Any) -> grpc.aio.Server:
+    server = host.new_server()
+    register(server)
+    server.add_insecure_port(ADDRESS)
+    await server.start()
+    return server
+
+
+async def test_kv_crosses_at_the_rate_of_the_link(network: Network, prefill: Host, main: Host, loop: VirtualLoop) -> None:
+    store, heard, feed = BlockStore(2 * BLOCKS * MEBIBYTE), Heard(), BlockFeed()
+    async with Receiver(layout(MEBIBYTE), store) as receiver, prefill.open_channel(ADDRESS) as channel:
+        await start(main, lambda server: add_push(server, receiver.push))
+        receiver.admit(REQUEST, prompt(BLOCKS), SALT, 60.0, heard)
+        feed.append(payloads(BLOCKS, MEBIBYTE))
+        feed.complete(FIRST_TOKEN, final=False)
+        report = await send(channel, offered(BLOCKS, MEBIBYTE), feed, on_wanted=lambda *_: None, lease_s=60.0)
+    assert report.bytes == BLOCKS * MEBIBYTE
+    assert len(heard.received) == 1
+    # Connecting takes two round trips, the offer and the commit one each; credit of 32 MiB a round trip holds nothing up.
+    assert loop.time() == pytest.approx(4 * 0.04 + report.bytes / 1e9, rel=0.01)
+    assert network.crossed("a", "b")["PushRequest.frame"].link_bytes >= report.bytes
+
+
+async def test_a_transfer_through_a_reset_is_lost_at_both_ends(network: Network, prefill: Host, main: Host) -> None:
+    store, heard, feed = BlockStore(2 * BLOCKS * MEBIBYTE), Heard(), BlockFeed()
+    async with Receiver(layout(MEBIBYTE), store) as receiver, prefill.open_channel(ADDRESS) as channel:
+        await start(main, lambda server: add_push(server, receiver.push))
+        receiver.admit(REQUEST, prompt(BLOCKS), SALT, 60.0, heard)
+        feed.append(payloads(BLOCKS, MEBIBYTE)[:10])
+        sending = asyncio.create_task(send(channel, offered(BLOCKS, MEBIBYTE), feed, on_wanted=lambda *_: None, lease_s=60.0))
+        await asyncio.sleep(1)
+        network.configure("a", "b", LinkSettings(outage=Outage.RESET))
+        with pytest.raises(TransferLost, match="UNAVAILABLE"):
+            await sending
+        await asyncio.sleep(0)
+        assert heard.reasons == [None]
+        assert store.used_bytes == 0
+
+
+async def test_a_decoder_greets_over_its_stream(prefill: Host, main: Host) -> None:
+    instance = Instance("main-0", 7)
+    hello = identity_pb2.Hello(**{"from": PREFILL.to_proto()}, protocol=PROTOCOL)
+    async with BatchEngine(SimModel(SimConfig()), StepLimits(), InlineCompute()) as engine:
+        store = BlockStore(MEBIBYTE)
+        async with (
+            Receiver(engine.layout, store) as receiver,
+            Decoder(engine, receiver, instance, main_rules(engine.capabilities)) as decoder,
+            prefill.open_channel(ADDRESS) as channel,
+        ):
+            await start(main, lambda server: add_decoder(server, decoder, receiver))
+            call = decode_pb2_grpc.DecodeStub(channel).Attach()
+            await call.write(decode_pb2.DecodeCommand(hello=hello))
+            frame = await call.read()
+            assert isinstance(frame, decode_pb2.DecodeFrame)
+            assert Instance.from_proto(getattr(frame.hello, "from")) == instance
+            await call.write(decode_pb2.DecodeCommand(detach=decode_pb2.Detach()))
+            assert await call.read() is grpc.aio.EOF
+
+
+async def test_health_and_reflection_are_served(prefill: Host, main: Host) -> None:
+    servicer = health.aio.HealthServicer()
+
+    def register(server: grpc.aio.Server) -> None:
+        health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
+        reflection.enable_server_reflection((SERVICE, reflection.SERVICE_NAME), server)
+
+    await start(main, register)
+    channel: Any = prefill.open_channel(ADDRESS)
+    watch = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest(service=SERVICE))
+    states = [(await watch.read()).status]
+    await servicer.set(SERVICE, health_pb2.HealthCheckResponse.SERVING)
+    states.append((await watch.read()).status)
+    assert states == [health_pb2.HealthCheckResponse.SERVICE_UNKNOWN, health_pb2.HealthCheckResponse.SERVING]
+    asked = [reflection_pb2.ServerReflectionRequest(list_services="")]
+    stub: Any = reflection_pb2_grpc.ServerReflectionStub(channel)
+    answer = await stub.ServerReflectionInfo(iter(asked)).read()
+    assert SERVICE in {service.name for service in answer.list_services_response.service}
