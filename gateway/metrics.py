@@ -81,7 +81,9 @@ class MeshMetrics:
         )
         self._eager = _histogram(registry, "pdd_eager_tokens", "Tokens shown before main took over", _TOKEN_BUCKETS)
         self._rounds = _histogram(registry, "pdd_extend_rounds", "Extends of one handoff", _ROUND_BUCKETS)
-        self._scored = Counter("pdd_scored_tokens", "A relay's tokens that main's own sampler was asked for too", registry=registry)
+        self._scored = Counter(
+            "pdd_scored_tokens", "A relay's tokens that main's own sampler was asked for too", registry=registry
+        )
         self._agreed = Counter("pdd_agreed_tokens", "Those of them that it chose as well", registry=registry)
         self._dropped = Counter("pdd_events_dropped", "Events for handles that are closed", ["instance"], registry=registry)
         self._unanswered = Counter("pdd_aborts_unanswered", "Aborts not answered in time", ["instance"], registry=registry)

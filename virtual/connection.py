@@ -72,6 +72,7 @@ class Route:
     up: Line
     down: Line
     listener: Callable[[], Acceptor | None]  # who listens at the address now
+    window_bytes: int | None = None  # what the client lets a server send that it has not read; None leaves it to the line
 
 
 class Connection:

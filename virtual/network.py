@@ -19,6 +19,7 @@ from virtual.line import Link
 from virtual.server import VirtualServer
 from wan.link import LinkSettings, Outage
 
+TOKEN_WINDOW_BYTES = 64 << 10
 _FIRST_PORT = 50051
 
 
@@ -61,14 +62,16 @@ class Network:
         """What has arrived at site `target` from another site `source`, by kind of message."""
         return self._link(source, target).lines(source)[0].crossed
 
-    def connect(self, client: Host, client_name: str, address: str, opener: Opener) -> Connection | None:
+    def connect(
+        self, client: Host, client_name: str, address: str, window_bytes: int | None, opener: Opener
+    ) -> Connection | None:
         """A connection to be dialled; None where no host has the address's name. Called by hosts."""
         target = self._hosts.get(address.rpartition(":")[0])
         if target is None:
             return None
         link = self._link(client.site, target.site)
         up, down = link.lines(client.site)
-        route = Route(client_name, link, up, down, partial(target.listener, address))
+        route = Route(client_name, link, up, down, partial(target.listener, address), window_bytes)
         connection = Connection(route, self.transport.max_message_bytes, opener, self._forget)
         self._connections[connection] = (client, target)
         return connection
@@ -106,9 +109,11 @@ class Host:
 
     def open_channel(self, address: str) -> VirtualChannel:
         """A channel to `address` ("host:port"), connected at the first call. Leaving it as a context cancels its calls."""
-        network, name = self._network, f"virtual:{self.name}:{next(self._channels)}"
-        dialer = Dialer(address, partial(network.connect, self, name, address), network.transport)
-        return VirtualChannel(dialer, network.meter)
+        return self._open(address, None)
+
+    def open_token_channel(self, address: str) -> VirtualChannel:
+        """The same with a bound on what may wait here unread, as `pdd.rpc.channel.open_token_channel` sets it."""
+        return self._open(address, TOKEN_WINDOW_BYTES)
 
     def new_server(self) -> VirtualServer:
         """A server to add servicers to, and to start on an address of this host."""
@@ -118,6 +123,11 @@ class Host:
         """As if the process died: nobody listens here any more, and every connection is reset."""
         self._listening.clear()
         self._network.crashed(self)
+
+    def _open(self, address: str, window_bytes: int | None) -> VirtualChannel:
+        network, name = self._network, f"virtual:{self.name}:{next(self._channels)}"
+        dialer = Dialer(address, partial(network.connect, self, name, address, window_bytes), network.transport)
+        return VirtualChannel(dialer, network.meter)
 
     def bind(self, address: str, server: VirtualServer) -> int:
         """The port; any free one where `address` has port 0. Raises RuntimeError as gRPC does."""

@@ -15,9 +15,11 @@ from virtual.line import Line, LineFlow
 
 
 class Pipe:
-    def __init__(self, line: Line, flow: LineFlow) -> None:
+    def __init__(self, line: Line, flow: LineFlow, window_bytes: int | None = None) -> None:
+        """`window_bytes` bounds what is sent and not yet taken; None leaves that to the line."""
         self._loop = asyncio.get_running_loop()
         self._line = line
+        self._window_bytes = window_bytes
         self._flow = flow
         self._outstanding_bytes = 0
         self._arrived: deque[tuple[bytes, int]] = deque()
@@ -137,7 +139,7 @@ class Pipe:
         return data
 
     def _full(self, beside: int = 0) -> bool:
-        return self._outstanding_bytes - beside >= self._line.window_bytes
+        return self._outstanding_bytes - beside >= (self._window_bytes or self._line.window_bytes)
 
     def _wake_sender(self) -> None:
         if self._sender is not None and not self._sender.done() and (self._closed or not self._full()):

@@ -75,7 +75,7 @@ class Stream:
         self._up_flow: LineFlow = Flow((connection, "up"))
         self._down_flow: LineFlow = Flow((connection, "down"))
         self.requests = Pipe(self._up, self._up_flow)
-        self.responses = Pipe(self._down, self._down_flow)
+        self.responses = Pipe(self._down, self._down_flow, connection.route.window_bytes)
         connection.add(self)
 
     def too_large(self, end: str, data: bytes) -> Outcome | None:

@@ -198,6 +198,10 @@ async def code_of(awaitable: Any) -> object:
     return what[0] if isinstance(what, tuple) else what
 
 
+async def collect(call: Any) -> list[Any]:
+    return [reply async for reply in call]
+
+
 async def write_until_it_fails(call: Any) -> object:
     """What the write comes to that can't be done any more. The peer must not read."""
     while (what := await outcome(call.write(Request(payload=MEBIBYTE)))) is None:

@@ -173,6 +173,26 @@ async def test_a_receiver_who_does_not_read_holds_up_its_sender(
     writing.cancel()
 
 
+async def test_a_channel_for_tokens_bounds_what_waits_unread(client: Host, network: Network) -> None:
+    written = 0
+
+    async def talk(_: Any, context: grpc.aio.ServicerContext[bytes, bytes]) -> None:
+        nonlocal written
+        while True:
+            await context.write(bytes(1024))
+            written += 1
+
+    server = network.host("server", "b").new_server()
+    handlers: dict[str, Any] = {"talk": grpc.stream_stream_rpc_method_handler(talk)}
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("test", handlers),))
+    server.add_insecure_port("server:1")
+    await server.start()
+    call = open_call(client.open_token_channel("server:1"), "talk")
+    await call.read()
+    await asyncio.sleep(60)
+    assert 60 <= written <= 70
+
+
 # Outages.
 
 

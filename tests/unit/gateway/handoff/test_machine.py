@@ -1,12 +1,9 @@
 """Each race of the handoff as a script: events in, actions out."""
 
-from collections.abc import Sequence
-
 import pytest
 
 from gateway.generation import MeshErrorCode
-from gateway.handoff.actions import Abort, Action, Emit, Extend, Fail, Finish, StopRelay, ThrottleRelay
-from gateway.handoff.estimate import HandoffPolicy, Pace
+from gateway.handoff.actions import Action, Emit, Fail, Finish, StopRelay
 from gateway.handoff.events import (
     ClientGone,
     Closed,
@@ -18,7 +15,6 @@ from gateway.handoff.events import (
     HandoffEvent,
     KvReady,
     Lost,
-    ModeChanged,
     NewTokens,
     Stopped,
     StopRequested,
@@ -27,49 +23,30 @@ from gateway.handoff.events import (
     Wanted,
 )
 from gateway.handoff.machine import HandoffMachine, Pipeline
-from gateway.mode import HandoffMode
+from gateway.mode import Leaning
 from pdd.catalog.base import Role
-from pdd.engine.base import FinishReason
 from pdd.sampling import TokenLogprobs
 
-P, RLD, MD = Role.PREFILL, Role.RELAY, Role.MAIN
-STOP, LENGTH = FinishReason.STOP, FinishReason.LENGTH
-ONE_SHOT, CATCH_UP = HandoffMode.ONE_SHOT, HandoffMode.CATCH_UP
-# Main computes 5 ids within the inter-token target, 6 are too many; the relay is as fast.
-CPU = HandoffPolicy(prior=Pace(relay_interval_s=0.01, extend_s=0.009, round_trip_s=0.04))
-DONE, BROKEN, GONE = "the answer is complete", "the request failed", "the client has gone"
-
-
-def token(index: int) -> int:
-    """The token that every decoder makes at an output index."""
-    return 100 + index
-
-
-def tokens(role: Role, first_index: int, count: int = 1) -> NewTokens:
-    return NewTokens(role, first_index, tuple(token(index) for index in range(first_index, first_index + count)))
-
-
-def emit(role: Role, first_index: int, count: int = 1) -> Emit:
-    return Emit(first_index, tokens(role, first_index, count).tokens, role)
-
-
-def extend(first_index: int, end_index: int, *, then_decode: bool) -> Extend:
-    return Extend(first_index, tuple(token(index) for index in range(first_index, end_index)), then_decode)
-
-
-def aborts(why: str, *roles: Role) -> list[Action]:
-    return [Abort(role, why) for role in roles]
-
-
-def run(machine: HandoffMachine, events: Sequence[HandoffEvent], now_s: float = 0.0) -> list[Action]:
-    return [action for event in events for action in machine.handle(event, now_s)]
-
-
-def relayed(mode: HandoffMode = ONE_SHOT) -> HandoffMachine:
-    return HandoffMachine(Pipeline.RELAY, mode, CPU)
-
-
-FIRST = FirstToken(token(0))
+from .script import (
+    BROKEN,
+    CPU,
+    DONE,
+    FIRST,
+    GONE,
+    LENGTH,
+    MD,
+    ONE_SHOT,
+    RLD,
+    STOP,
+    P,
+    aborts,
+    emit,
+    extend,
+    relayed,
+    run,
+    token,
+    tokens,
+)
 
 RACES: dict[str, tuple[list[HandoffEvent], list[Action]]] = {
     "one-shot hands over everything when the relay has stopped": (
@@ -257,7 +234,7 @@ def _indices(action: Emit) -> range:
 
 
 def test_direct_shows_index_0_at_once_and_sends_it_ahead() -> None:
-    machine = HandoffMachine(Pipeline.DIRECT, ONE_SHOT, CPU)
+    machine = HandoffMachine(Pipeline.DIRECT, Leaning(ONE_SHOT), CPU)
     assert run(machine, [FIRST]) == [emit(P, 0), extend(0, 1, then_decode=True)]
     assert run(machine, [KvReady(MD), Extended(MD, 1, 5, 0.1), tokens(MD, 1), Finished(MD, STOP, 2)]) == [
         emit(MD, 1),
@@ -268,7 +245,7 @@ def test_direct_shows_index_0_at_once_and_sends_it_ahead() -> None:
 
 
 def test_direct_ends_at_index_0_without_main() -> None:
-    machine = HandoffMachine(Pipeline.DIRECT, ONE_SHOT, CPU)
+    machine = HandoffMachine(Pipeline.DIRECT, Leaning(ONE_SHOT), CPU)
     assert run(machine, [FirstToken(token(0), LENGTH)]) == [emit(P, 0), *aborts(DONE, P, MD), Finish(LENGTH)]
 
 
@@ -278,67 +255,3 @@ def test_logprobs_travel_with_their_tokens() -> None:
         Emit(0, (token(0),), P, (first,)),
         Emit(1, (5,), RLD, (second,)),
     ]
-
-
-def test_catch_up_sends_what_there_is_less_the_last_id_and_then_what_came_since() -> None:
-    machine = relayed(CATCH_UP)
-    run(machine, [FIRST, tokens(RLD, 1, 39)])
-    assert run(machine, [KvReady(MD)]) == [ThrottleRelay(0.018), extend(0, 39, then_decode=False)]
-    assert run(machine, [tokens(RLD, 40, 20)]) == [emit(RLD, 40, 20)]
-    assert run(machine, [Extended(MD, 39, 39, 0.35)], now_s=0.4) == [extend(39, 59, then_decode=False)]
-    assert run(machine, [tokens(RLD, 60, 3)]) == [emit(RLD, 60, 3)]
-    assert run(machine, [Extended(MD, 59, 20, 0.18)], now_s=0.6) == [StopRelay()]  # 4 ids fit the inter-token target
-    assert run(machine, [tokens(RLD, 63), Stopped(RLD, 64)]) == [emit(RLD, 63), extend(59, 64, then_decode=True)]
-    assert machine.handoff is CATCH_UP
-
-
-def test_catch_up_with_little_to_send_is_one_shot() -> None:
-    machine = relayed(CATCH_UP)
-    run(machine, [FIRST, tokens(RLD, 1, 3)])
-    assert run(machine, [KvReady(MD), Stopped(RLD, 4)]) == [StopRelay(), extend(0, 4, then_decode=True)]
-    assert machine.handoff is ONE_SHOT
-
-
-def test_catch_up_stops_after_its_rounds() -> None:
-    machine = HandoffMachine(Pipeline.RELAY, CATCH_UP, HandoffPolicy(max_rounds=2, prior=CPU.prior))
-    run(machine, [FIRST, tokens(RLD, 1, 99), KvReady(MD), tokens(RLD, 100, 60), Extended(MD, 99, 99, 0.9)])
-    run(machine, [tokens(RLD, 160, 40)])
-    assert run(machine, [Extended(MD, 159, 60, 0.54)]) == [StopRelay()]
-
-
-def test_catch_up_measures_main_and_gives_up_where_the_relay_outruns_it() -> None:
-    machine = relayed(CATCH_UP)
-    run(machine, [FIRST, tokens(RLD, 1, 39), KvReady(MD), tokens(RLD, 40, 30)])
-    assert run(machine, [Extended(MD, 39, 39, 3.9)], now_s=4.0) == [StopRelay()]  # 100 ms a token
-
-
-def test_catch_up_counts_the_prompts_tail_as_computed() -> None:
-    machine = relayed(CATCH_UP)
-    run(machine, [FIRST, tokens(RLD, 1, 9), KvReady(MD), tokens(RLD, 10, 9)])
-    # 0.1 s for 9 ids alone would be 11 ms each and the rest too much; for 9 ids and 15 of the prompt it is 4 ms each.
-    assert run(machine, [Extended(MD, 9, 24, 0.1)]) == [StopRelay()]
-
-
-def test_mode_change_turns_a_running_catch_up_into_one_shot_at_once() -> None:
-    machine = relayed(CATCH_UP)
-    run(machine, [FIRST, tokens(RLD, 1, 39), KvReady(MD)])
-    assert run(machine, [ModeChanged(ONE_SHOT)]) == [StopRelay()]
-    # Main has not answered the round yet: the rest queues behind it, and the late answer changes nothing.
-    assert run(machine, [Stopped(RLD, 40)]) == [extend(39, 40, then_decode=True)]
-    assert run(machine, [Extended(MD, 39, 39, 0.4), Extended(MD, 40, 1, 0.01), tokens(MD, 40)]) == [emit(MD, 40)]
-    assert machine.handoff is ONE_SHOT
-
-
-@pytest.mark.parametrize(
-    ("late", "actions"), [(ONE_SHOT, [StopRelay()]), (CATCH_UP, [ThrottleRelay(0.018), extend(0, 39, then_decode=False)])]
-)
-def test_mode_of_the_moment_in_which_the_kv_is_ready_counts(late: HandoffMode, actions: list[Action]) -> None:
-    machine = relayed(CATCH_UP if late is ONE_SHOT else ONE_SHOT)
-    run(machine, [FIRST, tokens(RLD, 1, 39), ModeChanged(late)])
-    assert run(machine, [KvReady(MD)]) == actions
-
-
-def test_mode_change_does_not_disturb_a_stop_under_way() -> None:
-    machine = relayed(ONE_SHOT)
-    run(machine, [FIRST, tokens(RLD, 1, 39), KvReady(MD)])
-    assert run(machine, [ModeChanged(CATCH_UP), ModeChanged(ONE_SHOT)]) == []

@@ -8,7 +8,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from gateway.generation import MeshErrorCode
 from gateway.handoff.actions import Abort, Action, Emit, Fail, Finish, StopRelay, ThrottleRelay
-from gateway.handoff.estimate import HandoffPolicy, Pace
+from gateway.handoff.estimate import HandoffPolicy
 from gateway.handoff.events import (
     ClientGone,
     Closed,
@@ -25,6 +25,7 @@ from gateway.handoff.events import (
     TransferFailed,
 )
 from gateway.handoff.machine import HandoffMachine, Pipeline
+from gateway.handoff.pace import Pace
 from gateway.mode import HandoffMode
 from pdd.catalog.base import Role
 from pdd.engine.base import FinishReason

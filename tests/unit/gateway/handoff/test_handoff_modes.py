@@ -1,0 +1,144 @@
+"""How a handoff goes: One-Shot, Catch-Up with its rounds, `auto`, and a change of mind in mid-course."""
+
+from dataclasses import replace
+
+import pytest
+
+from gateway.handoff.actions import Action, StopRelay, ThrottleRelay
+from gateway.handoff.estimate import HandoffPolicy
+from gateway.handoff.events import Extended, KvReady, MainLoad, Stopped
+from gateway.handoff.machine import HandoffMachine, Pipeline
+from gateway.mode import DecoderLoad, HandoffMode, Leaning
+
+from .script import (
+    CATCH_UP,
+    CPU,
+    FIRST,
+    MD,
+    ONE_SHOT,
+    RLD,
+    emit,
+    extend,
+    leaning,
+    relayed,
+    run,
+    tokens,
+)
+
+IDLE_MAIN = MainLoad(DecoderLoad(running=0, waiting=0, slots=8, kv_used=0.0))
+BUSY_MAIN = MainLoad(DecoderLoad(running=7, waiting=0, slots=8, kv_used=0.0))
+
+
+def test_catch_up_sends_what_there_is_less_the_last_id_and_then_what_came_since() -> None:
+    machine = relayed(CATCH_UP)
+    run(machine, [FIRST, tokens(RLD, 1, 39)])
+    assert run(machine, [KvReady(MD)]) == [ThrottleRelay(0.018), extend(0, 39, then_decode=False)]
+    assert run(machine, [tokens(RLD, 40, 20)]) == [emit(RLD, 40, 20)]
+    assert run(machine, [Extended(MD, 39, 39, 0.35)], now_s=0.4) == [extend(39, 59, then_decode=False)]
+    assert run(machine, [tokens(RLD, 60, 3)]) == [emit(RLD, 60, 3)]
+    assert run(machine, [Extended(MD, 59, 20, 0.18)], now_s=0.6) == [StopRelay()]  # 4 ids fit the inter-token target
+    assert run(machine, [tokens(RLD, 63), Stopped(RLD, 64)]) == [emit(RLD, 63), extend(59, 64, then_decode=True)]
+    assert machine.handoff is CATCH_UP
+
+
+def test_catch_up_with_little_to_send_is_one_shot() -> None:
+    machine = relayed(CATCH_UP)
+    run(machine, [FIRST, tokens(RLD, 1, 3)])
+    assert run(machine, [KvReady(MD), Stopped(RLD, 4)]) == [StopRelay(), extend(0, 4, then_decode=True)]
+    assert machine.handoff is ONE_SHOT
+
+
+def test_catch_up_stops_after_its_rounds() -> None:
+    machine = HandoffMachine(Pipeline.RELAY, Leaning(CATCH_UP), HandoffPolicy(max_rounds=2, prior=CPU.prior))
+    run(machine, [FIRST, tokens(RLD, 1, 99), KvReady(MD), tokens(RLD, 100, 60), Extended(MD, 99, 99, 0.9)])
+    run(machine, [tokens(RLD, 160, 40)])
+    assert run(machine, [Extended(MD, 159, 60, 0.54)]) == [StopRelay()]
+
+
+def test_catch_up_measures_main_and_gives_up_where_the_relay_outruns_it() -> None:
+    machine = relayed(CATCH_UP)
+    run(machine, [FIRST, tokens(RLD, 1, 39), KvReady(MD), tokens(RLD, 40, 30)])
+    assert run(machine, [Extended(MD, 39, 39, 3.9)], now_s=4.0) == [StopRelay()]  # 100 ms a token
+
+
+def test_catch_up_counts_the_prompts_tail_as_computed() -> None:
+    machine = relayed(CATCH_UP)
+    run(machine, [FIRST, tokens(RLD, 1, 9), KvReady(MD), tokens(RLD, 10, 9)])
+    # 0.1 s for 9 ids alone would be 11 ms each and the rest too much; for 9 ids and 15 of the prompt it is 4 ms each.
+    assert run(machine, [Extended(MD, 9, 24, 0.1)]) == [StopRelay()]
+
+
+def test_mode_change_turns_a_running_catch_up_into_one_shot_at_once() -> None:
+    machine = relayed(CATCH_UP)
+    run(machine, [FIRST, tokens(RLD, 1, 39), KvReady(MD)])
+    assert run(machine, [leaning(ONE_SHOT)]) == [StopRelay()]
+    # Main has not answered the round yet: the rest queues behind it, and the late answer changes nothing.
+    assert run(machine, [Stopped(RLD, 40)]) == [extend(39, 40, then_decode=True)]
+    assert run(machine, [Extended(MD, 39, 39, 0.4), Extended(MD, 40, 1, 0.01), tokens(MD, 40)]) == [emit(MD, 40)]
+    assert machine.handoff is ONE_SHOT
+
+
+@pytest.mark.parametrize(
+    ("late", "actions"), [(ONE_SHOT, [StopRelay()]), (CATCH_UP, [ThrottleRelay(0.018), extend(0, 39, then_decode=False)])]
+)
+def test_mode_of_the_moment_in_which_the_kv_is_ready_counts(late: HandoffMode, actions: list[Action]) -> None:
+    machine = relayed(CATCH_UP if late is ONE_SHOT else ONE_SHOT)
+    run(machine, [FIRST, tokens(RLD, 1, 39), leaning(late)])
+    assert run(machine, [KvReady(MD)]) == actions
+
+
+def test_mode_change_does_not_disturb_a_stop_under_way() -> None:
+    machine = relayed(ONE_SHOT)
+    run(machine, [FIRST, tokens(RLD, 1, 39), KvReady(MD)])
+    assert run(machine, [leaning(CATCH_UP), leaning(ONE_SHOT)]) == []
+
+
+@pytest.mark.parametrize(
+    ("main", "firm", "first"),
+    [
+        (IDLE_MAIN, False, StopRelay),  # nobody there to stall
+        (BUSY_MAIN, False, ThrottleRelay),  # small bites, for the sake of main's other users
+        (BUSY_MAIN, True, StopRelay),  # requests wait for the relay, or it was configured so
+    ],
+)
+def test_a_busy_main_gets_small_bites_unless_requests_wait_for_the_relay(main: MainLoad, firm: bool, first: type[Action]) -> None:
+    machine = relayed(ONE_SHOT, firm=firm)
+    run(machine, [FIRST, tokens(RLD, 1, 39), main])
+    assert isinstance(run(machine, [KvReady(MD)])[0], first)
+
+
+def test_a_queue_at_the_relay_ends_the_small_bites() -> None:
+    machine = relayed(ONE_SHOT, firm=False)
+    run(machine, [FIRST, tokens(RLD, 1, 39), BUSY_MAIN, KvReady(MD)])
+    assert run(machine, [leaning(ONE_SHOT, firm=False)]) == []
+    assert run(machine, [leaning(ONE_SHOT)]) == [StopRelay()]
+
+
+def test_a_busy_main_that_takes_everything_in_one_unfelt_step_gets_it() -> None:
+    machine = relayed(ONE_SHOT, firm=False)
+    run(machine, [FIRST, tokens(RLD, 1, 4), BUSY_MAIN])
+    assert run(machine, [KvReady(MD)]) == [StopRelay()]  # 5 ids of 9 ms
+
+
+def test_mains_own_step_counts_among_what_fits() -> None:
+    machine = relayed(CATCH_UP)
+    load = DecoderLoad(running=2, waiting=0, slots=8, kv_used=0.0, step_s=0.03)
+    run(machine, [FIRST, tokens(RLD, 1, 4), MainLoad(load)])
+    # 5 ids of 9 ms would fit into 50 ms, but not beside a step of 30 ms; of 20 ids it is known that they add 1 ms each.
+    assert run(machine, [KvReady(MD)]) == [StopRelay()]  # a round of so few would not shrink the rest
+    machine = relayed(CATCH_UP)
+    run(machine, [FIRST, tokens(RLD, 1, 59), MainLoad(load), KvReady(MD), tokens(RLD, 60, 18)])
+    assert run(machine, [Extended(MD, 59, 59, 0.03 + 0.059)]) == [StopRelay()]  # 19 ids add 19 ms
+
+
+def test_a_scored_handoff_scores_every_extend() -> None:
+    machine = relayed(CATCH_UP, score=True)
+    run(machine, [FIRST, tokens(RLD, 1, 39)])
+    assert run(machine, [KvReady(MD)])[-1] == replace(extend(0, 39, then_decode=False), score=True)
+    last = run(machine, [Extended(MD, 39, 39, 0.35, 38, 38), Stopped(RLD, 40)])
+    assert last == [StopRelay(), replace(extend(39, 40, then_decode=True), score=True)]
+
+
+def test_an_answer_without_a_relay_is_not_scored() -> None:
+    machine = HandoffMachine(Pipeline.DIRECT, Leaning(ONE_SHOT), CPU, score=True)
+    assert run(machine, [FIRST])[-1] == extend(0, 1, then_decode=True)
