@@ -57,8 +57,8 @@ class Playout:
         self.gap_s = 0.0  # the longest that the user has waited for a token around the switch
         self._round_trip_s = round_trip_s
         self._interval_s = max(_SHORTEST_S, interval_s)
-        self._intervals = 1  # that the average knows; the belief counts as one
-        self._lead = self._wanted_lead()
+        self._intervals = 0  # that the average knows
+        self.lead = self._wanted_lead()
         self._hand: deque[_Held] = deque()
         self._most = 0  # in hand at a time, once main has taken over
         self._relayed_s: float | None = None  # the relay's last arrival
@@ -97,6 +97,7 @@ class Playout:
         while (due_s := self.next_due_s) is not None and due_s <= now_s:
             out.append(self._pop(now_s))
             self._out_s = due_s  # not now: a late timer must not slow the user down
+            self._most = min(self._most, len(self._hand))
         if self.stage is Stage.DRAINING and not self._hand:
             self.stage = Stage.DONE
         return out
@@ -117,12 +118,12 @@ class Playout:
         if self.stage is Stage.SWITCHING:
             return self.due(now_s)
         wanted = self._wanted_lead()
-        if wanted > self._lead or wanted < self._lead - 1:  # not to and fro with every measurement
-            self._lead = wanted
-        if len(self._hand) > self._lead:
+        if wanted > self.lead or wanted < self.lead - 1:  # not to and fro with every measurement
+            self.lead = wanted
+        if len(self._hand) > self.lead:
             self.stage = Stage.HOLDING
             self._out_s = now_s
-            return [self._pop(now_s) for _ in range(len(self._hand) - self._lead)]
+            return [self._pop(now_s) for _ in range(len(self._hand) - self.lead)]
         self.stage = Stage.BUILDING
         return self.due(now_s)
 
@@ -133,7 +134,6 @@ class Playout:
             self.stage, self._most = Stage.DRAINING, len(self._hand)
         out = self.due(now_s)
         # However fast main is, what is in hand only becomes less.
-        self._most = min(self._most, max(len(self._hand), 1))
         return out + [self._pop(now_s) for _ in range(len(self._hand) - self._most)]
 
     def _spacing_s(self) -> float:

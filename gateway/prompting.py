@@ -109,11 +109,11 @@ class Prompting:
             if found > limit:
                 raise _too_long(field, f"over {found}", limit)
             length *= 2
-        return self._bounded(field, self.card.encode(text))
+        return _bounded(field, self.card.encode(text), limit)
 
     def ids(self, ids: Sequence[int], field: str = "prompt") -> tuple[int, ...]:
         """Ids that the client made itself. Raises InvalidRequest."""
-        prompt = self._bounded(field, ids)
+        prompt = _bounded(field, ids, self._context_tokens())
         for place, token in enumerate(prompt):
             if not 0 <= token < self._vocabulary_size:
                 raise InvalidRequest(f"{field}[{place}]", f"{token} is no token: ids lie in [0, {self._vocabulary_size})")
@@ -123,14 +123,6 @@ class Prompting:
         """Join a prompt that this object made with the client's options. Raises InvalidRequest."""
         _check_stops(options.stop)
         return Ask(GenerationSpec(prompt, self._sampling(len(prompt), options), label, streaming), options.stop)
-
-    def _bounded(self, field: str, ids: Sequence[int]) -> tuple[int, ...]:
-        limit = self._context_tokens()
-        if not ids:
-            raise InvalidRequest(field, "it has no tokens; at least one is needed")
-        if len(ids) >= limit:
-            raise _too_long(field, str(len(ids)), limit)
-        return tuple(ids)
 
     def _sampling(self, prompt_tokens: int, options: Options) -> SamplingParams:
         max_tokens = self._max_tokens(prompt_tokens, options.max_tokens)
@@ -164,14 +156,15 @@ class Prompting:
             raise InvalidRequest(field, message or "is not valid") from error
 
     def _max_tokens(self, prompt_tokens: int, asked: int | None) -> int:
-        left = self._context_tokens() - prompt_tokens
+        limit = self._context_tokens()
+        left = limit - prompt_tokens
         if asked is None:
             return left
         if asked < 1:
             raise InvalidRequest("max_tokens", f"must be at least 1, is {asked}")
         if asked > left:
             message = (
-                f"the prompt's {prompt_tokens} tokens and {asked} more exceed the context of {self._context_tokens()} tokens; "
+                f"the prompt's {prompt_tokens} tokens and {asked} more exceed the context of {limit} tokens; "
                 f"at most {left} are left"
             )
             raise InvalidRequest("max_tokens", message, CONTEXT_EXCEEDED)
@@ -191,6 +184,14 @@ class Prompting:
             if not 0 <= token < self._vocabulary_size:
                 raise InvalidRequest("logit_bias", f"{token} is no token: ids lie in [0, {self._vocabulary_size})")
         return entries
+
+
+def _bounded(field: str, ids: Sequence[int], limit: int) -> tuple[int, ...]:
+    if not ids:
+        raise InvalidRequest(field, "it has no tokens; at least one is needed")
+    if len(ids) >= limit:
+        raise _too_long(field, str(len(ids)), limit)
+    return tuple(ids)
 
 
 def _check_stops(stops: Sequence[str]) -> None:

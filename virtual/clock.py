@@ -16,7 +16,7 @@ import heapq
 import math
 import threading
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Generator, Iterator
 from contextlib import contextmanager
 from contextvars import Context
 from random import Random
@@ -24,7 +24,7 @@ from typing import Any, NoReturn, TypeAlias, TypeVar, TypeVarTuple
 
 from virtual.errors import VirtualDeadlock, VirtualForbidden, VirtualLivelock, VirtualStuck, VirtualTimeLimit
 from virtual.guards import guarded
-from virtual.tasks import AnyCoroutine, OrderedWeakSet, VirtualTask, label, place
+from virtual.tasks import OrderedWeakSet, VirtualTask, label, place
 
 MAX_STEPS_AT_ONCE = 1_000_000  # in one instant
 _PRUNE_AT = 100  # cancelled timers that are left in the heap at least
@@ -68,7 +68,6 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._collect_at: int | None = None
         self._owner = threading.get_ident()
         self._asyncgens = OrderedWeakSet()  # the base's: it closes them in this order
-        self.set_task_factory(_make_task)
 
     def time(self) -> float:
         return self._now_s
@@ -103,9 +102,11 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self.forbidden.append(error)
         raise error
 
-    def task_number(self) -> int:
+    def create_task(
+        self, coro: Generator[Any, None, T] | Coroutine[Any, Any, T], *, name: object = None, context: Context | None = None
+    ) -> VirtualTask[T]:
         self._made_tasks += 1
-        return self._made_tasks
+        return VirtualTask(coro, loop=self, number=self._made_tasks, name=name, context=context)
 
     def unfinished(self) -> list[asyncio.Task[Any]]:
         """In the order in which they were started."""
@@ -232,11 +233,6 @@ def _add_notes(error: BaseException, forbidden: list[VirtualForbidden]) -> None:
     for violation in forbidden:
         if violation is not error:
             error.add_note(f"before that: {violation!r}")
-
-
-def _make_task(loop: asyncio.AbstractEventLoop, coro: AnyCoroutine, context: Context | None = None) -> asyncio.Task[Any]:
-    assert isinstance(loop, VirtualLoop)
-    return VirtualTask(coro, loop=loop, number=loop.task_number(), context=context)
 
 
 def _no_tie() -> float:

@@ -10,17 +10,25 @@ import weakref
 from collections.abc import AsyncGenerator, Coroutine, Generator
 from contextvars import Context
 from types import FrameType
-from typing import Any, TypeAlias
+from typing import Any, TypeVar
 
-AnyCoroutine: TypeAlias = Generator[Any, None, Any] | Coroutine[Any, Any, Any]
+T = TypeVar("T")
 
 
-class VirtualTask(asyncio.Task[Any]):
+class VirtualTask(asyncio.Task[T]):
     """A task whose hash is its number in the run instead of its address."""
 
-    def __init__(self, coro: AnyCoroutine, *, loop: asyncio.AbstractEventLoop, number: int, context: Context | None) -> None:
+    def __init__(
+        self,
+        coro: Generator[Any, None, T] | Coroutine[Any, Any, T],
+        *,
+        loop: asyncio.AbstractEventLoop,
+        number: int,
+        name: object,
+        context: Context | None,
+    ) -> None:
         self.number = number  # first: the stock constructor puts the task into a set
-        super().__init__(coro, loop=loop, name=f"Task-{number}", context=context)
+        super().__init__(coro, loop=loop, name=str(name or f"Task-{number}"), context=context)
 
     def __hash__(self) -> int:
         return self.number

@@ -87,11 +87,11 @@ class Mesh:
 
     def context_tokens(self) -> int | None:
         """The longest request, prompt and output together, that can be placed now; None while a role is missing."""
-        if self.missing_roles():
-            return None
         registrations = [candidate.registration for candidate in self._view.candidates()]
         needed = (Role.PREFILL, *decoder_roles(self._settings.pipeline))
-        return min(max(one.context_tokens for one in registrations if one.role is role) for role in needed)
+        longest = (max((one.context_tokens for one in registrations if one.role is role), default=None) for role in needed)
+        present = [tokens for tokens in longest if tokens is not None]
+        return min(present) if len(present) == len(needed) else None
 
     def _request(self, number: int, spec: GenerationSpec, placement: Placement) -> RunningRequest:
         links = self._links(placement)

@@ -21,6 +21,7 @@ class Player:
         self._hand_on = hand_on
         self._gap_of = playout
         self._timer: asyncio.TimerHandle | None = None
+        self._timer_due_s: float | None = None  # uvloop's timers do not tell
 
     @property
     def gap_s(self) -> float | None:
@@ -62,9 +63,10 @@ class Player:
             return
         due_s = self._playout.next_due_s
         if self._timer is not None:
-            if self._timer.when() == due_s:
+            if self._timer_due_s == due_s:
                 return
             self._timer.cancel()
+        self._timer_due_s = due_s
         self._timer = None if due_s is None else self._loop.call_at(due_s, self._on_due, self._playout)
 
     def _on_due(self, playout: Playout) -> None:

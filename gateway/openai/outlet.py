@@ -34,12 +34,16 @@ class Outlet:
         self._events = events
         self._woken = asyncio.Event()
         self._error: Exception | None = None
+        self._rest = b""
         self._written_s = float("-inf")
         self._timer: asyncio.TimerHandle | None = None
         self._writing = False
 
-    async def run(self) -> None:
-        """Until the answer has ended. Raises MeshError, after what came before it was written, and ClientLeft."""
+    async def run(self) -> bytes:
+        """Until the answer has ended; returns the events that came with its end, for whoever writes the last ones.
+
+        Raises MeshError, after what came before it was written, and ClientLeft.
+        """
         try:
             with self._answer.heard(self._heard):
                 self._write()  # what has come since the response was started
@@ -48,11 +52,13 @@ class Outlet:
                     self._woken.clear()
                     if self._error is not None:
                         raise self._error
-                    await self._events.room()
-                    self._write()
+                    if self._events.full:
+                        await self._events.room()
+                        self._write()
         finally:
             if self._timer is not None:
                 self._timer.cancel()
+        return self._rest
 
     def _heard(self) -> None:
         if self._timer is not None or self._writing:
@@ -88,6 +94,8 @@ class Outlet:
                 if piece is not None:
                     pieces.append(piece)
         finally:
-            if pieces:
+            if self._answer.ended:
+                self._rest = b"".join(pieces)
+            elif pieces:
                 self._events.push(b"".join(pieces))
                 self._written_s = self._loop.time()

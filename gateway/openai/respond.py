@@ -52,14 +52,15 @@ async def respond(request: web.Request, api: Api, ask: Ask, shape: Shape, stream
 
 
 async def _stream(events: EventStream, api: Api, ask: Ask, shape: Shape, arrived_s: float) -> None:
+    rest = b""
     async with api.answers.open(ask, arrived_s) as answer:
         async for delta in answer:
             chunk = shape.chunk(delta)
             if chunk is not None:
                 await events.send(chunk)
-                await Outlet(answer, shape, events).run()
+                rest = await Outlet(answer, shape, events).run()
     # The mesh is released by now: a client that is slow with the last bytes keeps nothing busy.
-    await events.end(shape.closing(answer.end) + DONE)
+    await events.end(rest + shape.closing(answer.end) + DONE)
 
 
 async def _whole(request: web.Request, api: Api, ask: Ask, shape: Shape) -> web.Response:

@@ -43,12 +43,17 @@ class EventTemplate:
         return b"%b%b%b" % (self._before, orjson.dumps(text), self._after)
 
 
+class _Response(web.StreamResponse):
+    # aiohttp's own answers in one piece have this too: the head leaves with the first part of the body, in one write.
+    _send_headers_immediately = False
+
+
 class EventStream:
     def __init__(self, request: web.Request, write_deadline_s: float) -> None:
         self._request = request
         self._write_deadline_s = write_deadline_s
         self._chunked = False
-        self.response = web.StreamResponse(headers=_HEADERS)
+        self.response: web.StreamResponse = _Response(headers=_HEADERS)
 
     @property
     def started(self) -> bool:

@@ -108,7 +108,7 @@ def summary(done: inference_pb2.Done) -> str:
             f"{timeline.switch_gap_us / 1000:.0f} ms from the relay's last token to main's first, "
             f"of which the user saw {timeline.user_gap_us / 1000:.0f} ms",
         ]
-    if timeline.scored_tokens:
+    if timeline.handoff and timeline.scored_tokens:
         lines.append(f"main would have chosen {timeline.agreed_tokens} of {timeline.scored_tokens} eager tokens itself")
     return "\n".join(lines)
 

@@ -21,6 +21,7 @@ class Observed:
     def __init__(self) -> None:
         self.placements: list[Placement] = []
         self.handoffs: list[Timeline] = []
+        self.scored: list[tuple[int, int]] = []  # (scored, agreed) of each extend that was scored
         self.dropped: dict[str, int] = {}
         self.unanswered: list[str] = []
         self.connected: dict[str, bool] = {}
@@ -30,6 +31,9 @@ class Observed:
 
     def handoff_done(self, timeline: Timeline) -> None:
         self.handoffs.append(timeline)
+
+    def tokens_scored(self, scored: int, agreed: int) -> None:
+        self.scored.append((scored, agreed))
 
     def events_dropped(self, instance_id: str, count: int) -> None:
         self.dropped[instance_id] = self.dropped.get(instance_id, 0) + count
@@ -42,11 +46,15 @@ class Observed:
 
 
 def mesh_settings(**values: Any) -> MeshSettings:
-    return MeshSettings(**{"instance_poll_s": 0.02, "reconnect_max_s": 0.1, "closing_timeout_s": 5.0, **values})
+    return MeshSettings(
+        **{"instance_poll_s": 0.02, "reconnect_max_s": 0.1, "closing_timeout_s": 5.0, "agreement_sample": 1.0, **values}
+    )
 
 
-def spec(prompt_tokens: int = PROMPT, max_tokens: int = OUTPUT, text: int = 0, **sampling: Any) -> GenerationSpec:
+def spec(
+    prompt_tokens: int = PROMPT, max_tokens: int = OUTPUT, text: int = 0, *, streaming: bool = True, **sampling: Any
+) -> GenerationSpec:
     """A greedy request that goes on to its last token; `text` chooses one of many prompts."""
     params = SamplingParams(max_tokens=max_tokens, seed=1, temperature=0.0, ignore_eos=True)
     prompt = tuple((7 * position + position // 5 + text) % 1000 for position in range(prompt_tokens))
-    return GenerationSpec(prompt, replace(params, **sampling), label="test")
+    return GenerationSpec(prompt, replace(params, **sampling), "test", streaming)

@@ -100,7 +100,7 @@ async def test_a_request_that_is_heard_of_goes_on_beyond_the_deadline() -> None:
 
 
 async def test_the_relays_load_turns_a_running_catch_up_into_one_shot() -> None:
-    async with staged(handoff="auto") as stage, stage.mesh.generate(spec(max_tokens=200)) as generation:
+    async with staged(handoff="auto") as stage, stage.mesh.generate(spec(max_tokens=200, streaming=False)) as generation:
         await stage.main.heard("admit")
         stage.first_token()
         stage.relay_makes(1, 39)
@@ -124,7 +124,7 @@ async def test_the_relays_load_turns_a_running_catch_up_into_one_shot() -> None:
 
 @pytest.mark.parametrize("stops", [True, False])
 async def test_a_stop_string_counts_what_was_read_and_no_more(stops: bool) -> None:
-    async with staged(handoff="one_shot") as stage, stage.mesh.generate(spec(max_tokens=200)) as generation:
+    async with staged(handoff="one_shot") as stage, stage.mesh.generate(spec(max_tokens=200, streaming=False)) as generation:
         await stage.relay.heard("admit")
         stage.first_token()
         items = aiter(generation)

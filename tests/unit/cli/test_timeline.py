@@ -28,6 +28,9 @@ def make_done(gap_us: int = 40, handoff: str = "catch_up") -> inference_pb2.Done
         handoff=handoff,
         spans=spans,
         switch_gap_us=gap_us * 1000,
+        user_gap_us=12_000,
+        scored_tokens=45,
+        agreed_tokens=44,
         eager_tokens=46,
         main_computed_tokens=51,
         wan_kv_bytes=1_474_560,
@@ -77,7 +80,8 @@ def test_the_picture_tells_every_figure() -> None:
         "146 output tokens",
         "46 eager tokens",
         "which computed 51 tokens to do so",
-        "40 ms: the largest gap at the switch",
+        "40 ms from the relay's last token to main's first, of which the user saw 12 ms",
+        "main would have chosen 44 of 45 eager tokens itself",
     ):
         assert expected in text
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.mode import DecoderLoad, HandoffMode, ModeController, ModePolicy
+from gateway.mode import DecoderLoad, HandoffMode, Leaning, ModeController, ModePolicy, settled
 
 IDLE = DecoderLoad(running=1, waiting=0, slots=10, kv_used=0.1)
 BUSY = DecoderLoad(running=9, waiting=0, slots=10, kv_used=0.4)
@@ -49,6 +49,39 @@ def test_even_with_queues_it_returns_to_catch_up_at_most_once_per_dwell(reports:
         if before is HandoffMode.ONE_SHOT and after is HandoffMode.CATCH_UP:
             returns_s.append(now_s)
     assert all(later - earlier >= 1.0 for earlier, later in itertools.pairwise(returns_s))
+
+
+@pytest.mark.parametrize(("load", "firm"), [(IDLE, False), (BUSY, False), (QUEUED, True)])
+def test_only_a_queue_makes_a_relay_insist(load: DecoderLoad, firm: bool) -> None:
+    controller = ModeController(ModePolicy())
+    mode = controller.observe(load, 0.0)
+    assert controller.leaning == Leaning(mode, firm)
+
+
+def test_a_queue_that_comes_later_and_goes_is_noticed() -> None:
+    controller = ModeController(ModePolicy())
+    insisted = []
+    for load in (BUSY, QUEUED, BUSY):
+        controller.observe(load, 0.0)
+        insisted.append(controller.leaning.firm)
+    assert insisted == [False, True, False]
+
+
+@pytest.mark.parametrize(
+    ("leaning", "main", "mode"),
+    [
+        (Leaning(HandoffMode.CATCH_UP, firm=False), IDLE, HandoffMode.CATCH_UP),
+        (Leaning(HandoffMode.CATCH_UP, firm=False), BUSY, HandoffMode.CATCH_UP),
+        (Leaning(HandoffMode.ONE_SHOT, firm=False), IDLE, HandoffMode.ONE_SHOT),
+        (Leaning(HandoffMode.ONE_SHOT, firm=False), None, HandoffMode.ONE_SHOT),
+        (Leaning(HandoffMode.ONE_SHOT, firm=False), BUSY, HandoffMode.CATCH_UP),
+        (Leaning(HandoffMode.ONE_SHOT, firm=True), BUSY, HandoffMode.ONE_SHOT),
+    ],
+)
+def test_a_busy_main_asks_for_small_bites_and_gets_them_unless_the_relay_insists(
+    leaning: Leaning, main: DecoderLoad | None, mode: HandoffMode
+) -> None:
+    assert settled(leaning, main) is mode
 
 
 def test_policy_refuses_thresholds_that_cross() -> None:

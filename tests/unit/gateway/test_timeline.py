@@ -39,10 +39,10 @@ def test_timeline_of_a_catch_up() -> None:
         (1.0, TransferDone(MD, 4, 4096, 0.5)),
         (1.0, KvReady(MD)),
         (1.0, Extend(0, (9, 1, 2, 3), then_decode=False)),
-        (1.2, Extended(MD, 4, 10, 0.15)),
+        (1.2, Extended(MD, 4, 10, 0.15, 3, 3)),
         (1.25, Emit(5, (5,), RLD)),
         (1.3, Extend(4, (4, 5), then_decode=True)),
-        (1.4, Extended(MD, 6, 2, 0.05)),
+        (1.4, Extended(MD, 6, 2, 0.05, 2, 1)),
         (1.4, Emit(6, (6,), MD)),
         (2.0, Emit(7, (7, 8), MD)),
     )
@@ -57,6 +57,9 @@ def test_timeline_of_a_catch_up() -> None:
         ("main", "m", 1.4, 2.0, 3, 0),
     ]
     assert timeline.switch_gap_s == pytest.approx(0.15)
+    assert timeline.user_gap_s == timeline.switch_gap_s  # nothing was held back
+    assert recorder.timeline(HandoffMode.CATCH_UP, user_gap_s=0.03).user_gap_s == 0.03
+    assert (timeline.scored_tokens, timeline.agreed_tokens) == (5, 4)
     assert (timeline.pipeline, timeline.handoff) == ("relay", "catch_up")
     assert (timeline.eager_tokens, timeline.main_computed_tokens, timeline.wan_kv_bytes) == (6, 12, 4096)
 
@@ -64,8 +67,9 @@ def test_timeline_of_a_catch_up() -> None:
 def test_an_answer_that_the_relay_finished_has_no_switch() -> None:
     timeline = recorded(
         (0.1, FirstToken(9)), (0.1, Emit(0, (9,), P)), (0.2, Emit(1, (1, 2), RLD)), (0.1, Wanted(MD, 4, 4096))
-    ).timeline(None)
-    assert (timeline.handoff, timeline.switch_gap_s, timeline.eager_tokens, timeline.wan_kv_bytes) == ("", 0.0, 3, 0)
+    ).timeline(None, user_gap_s=0.1)  # main was about to take over
+    assert (timeline.handoff, timeline.switch_gap_s, timeline.user_gap_s) == ("", 0.0, 0.0)
+    assert (timeline.eager_tokens, timeline.wan_kv_bytes) == (3, 0)
 
 
 def test_an_extend_sent_ahead_starts_when_the_kv_is_there() -> None:

@@ -5,14 +5,24 @@ from gateway.mesh.observer import MeshObserver
 from gateway.metrics import GatewayMetrics, MeshMetrics
 
 
-def test_a_handoff_tells_gap_eager_tokens_and_rounds() -> None:
+def test_a_handoff_tells_its_gaps_eager_tokens_and_rounds() -> None:
     registry = CollectorRegistry()
     observer: MeshObserver = MeshMetrics(registry)
     spans = (Span("relay", "relay-0", 0, 1), Span("extend", "main-0", 0.1, 0.2, 8), Span("extend", "main-0", 0.2, 0.3, 2))
-    observer.handoff_done(Timeline("relay", "catch_up", spans, switch_gap_s=0.04, eager_tokens=10))
+    observer.handoff_done(Timeline("relay", "catch_up", spans, switch_gap_s=0.04, eager_tokens=10, user_gap_s=0.02))
     assert registry.get_sample_value("pdd_handoff_gap_seconds_sum") == 0.04
+    assert registry.get_sample_value("pdd_handoff_user_gap_seconds_sum") == 0.02
     assert registry.get_sample_value("pdd_eager_tokens_sum") == 10
     assert registry.get_sample_value("pdd_extend_rounds_sum") == 2
+
+
+def test_agreement_is_two_counters() -> None:
+    registry = CollectorRegistry()
+    observer: MeshObserver = MeshMetrics(registry)
+    observer.tokens_scored(10, 10)
+    observer.tokens_scored(5, 3)
+    assert registry.get_sample_value("pdd_scored_tokens_total") == 15
+    assert registry.get_sample_value("pdd_agreed_tokens_total") == 13
 
 
 def test_connections_are_known_by_instance() -> None:

@@ -126,6 +126,17 @@ async def test_a_link_is_filled_by_one_call(network: Network, client: Host, addr
     assert loop.time() - began_s == pytest.approx(1.05, abs=0.06)
 
 
+async def test_a_call_that_is_cancelled_frees_the_line(network: Network, client: Host, address: str, loop: VirtualLoop) -> None:
+    network.configure("a", "b", LinkSettings(rate_mbit=8.0, rtt_ms=RTT_S * 1000))  # a megabyte a second
+    bulk, token = (open_call(client.open_channel(address), "echo") for _ in range(2))
+    await exchange(token)
+    await bulk.write(bytes(3 * MEBIBYTE))
+    began_s = loop.time()
+    bulk.cancel()
+    await exchange(token)
+    assert loop.time() - began_s < 2 * RTT_S
+
+
 async def test_frames_of_kv_are_charged_what_they_stand_for_and_counted_by_kind(
     network: Network, client: Host, loop: VirtualLoop
 ) -> None:

@@ -8,12 +8,12 @@ from gateway.handoff.estimate import (
     AnotherRound,
     HandoffPolicy,
     HandOver,
-    Pace,
-    PaceMeter,
+    extend_fits,
     next_move,
     rest_after_round,
     throttled_interval_s,
 )
+from gateway.handoff.pace import Pace
 
 CPU = Pace(relay_interval_s=0.0095, extend_s=0.009, round_trip_s=0.04)  # rho is about 0.95
 GPU = Pace(relay_interval_s=0.025, extend_s=0.0004, round_trip_s=0.1)
@@ -72,21 +72,19 @@ def test_rounds_never_go_on_for_ever(rest: int, pace: Pace) -> None:
     assert rounds <= POLICY.max_rounds
 
 
-def test_meter_believes_its_prior_until_it_has_measured() -> None:
-    meter = PaceMeter(CPU)
-    meter.relay_tokens(30, now_s=5.0)  # a burst that had waited says nothing of the rate
-    assert meter.pace == CPU
-    meter.relay_tokens(2, now_s=5.1)
-    meter.relay_tokens(2, now_s=5.2)
-    assert meter.pace.relay_interval_s == pytest.approx(0.05)
-
-
-def test_meter_takes_the_last_rounds_compute_and_the_shortest_trip() -> None:
-    meter = PaceMeter(CPU)
-    meter.extended(computed_tokens=50, compute_s=0.5, waited_s=0.6)
-    meter.extended(computed_tokens=5, compute_s=0.1, waited_s=0.3)
-    assert meter.pace.extend_s == pytest.approx(0.02)
-    assert meter.pace.round_trip_s == pytest.approx(0.1)
+@pytest.mark.parametrize(
+    ("ids", "step_s", "fits"),
+    [
+        (5, 0.0, True),
+        (6, 0.0, False),  # 54 ms
+        (2, 0.03, True),
+        (3, 0.03, False),  # beside a step of 30 ms
+        (5, 0.1, True),  # half a step more is as near to the target as can be
+        (6, 0.1, False),
+    ],
+)
+def test_what_fits_is_the_step_with_the_ids_in_it(ids: int, step_s: float, fits: bool) -> None:
+    assert extend_fits(ids, Pace(extend_s=0.009, main_step_s=step_s), itl_target_s=0.05) is fits
 
 
 @pytest.mark.parametrize("wrong", [{"itl_target_s": 0.0}, {"max_rounds": 0}])

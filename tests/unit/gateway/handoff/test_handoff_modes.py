@@ -63,9 +63,9 @@ def test_catch_up_measures_main_and_gives_up_where_the_relay_outruns_it() -> Non
 
 def test_catch_up_counts_the_prompts_tail_as_computed() -> None:
     machine = relayed(CATCH_UP)
-    run(machine, [FIRST, tokens(RLD, 1, 9), KvReady(MD), tokens(RLD, 10, 9)])
-    # 0.1 s for 9 ids alone would be 11 ms each and the rest too much; for 9 ids and 15 of the prompt it is 4 ms each.
-    assert run(machine, [Extended(MD, 9, 24, 0.1)]) == [StopRelay()]
+    run(machine, [FIRST, tokens(RLD, 1, 19), KvReady(MD), tokens(RLD, 20, 9)])
+    # 0.14 s for 19 ids alone would be 7 ms each and the rest too much; for 19 ids and 15 of the prompt it is 4 ms each.
+    assert run(machine, [Extended(MD, 19, 34, 0.14)]) == [StopRelay()]
 
 
 def test_mode_change_turns_a_running_catch_up_into_one_shot_at_once() -> None:
@@ -120,15 +120,13 @@ def test_a_busy_main_that_takes_everything_in_one_unfelt_step_gets_it() -> None:
     assert run(machine, [KvReady(MD)]) == [StopRelay()]  # 5 ids of 9 ms
 
 
-def test_mains_own_step_counts_among_what_fits() -> None:
+@pytest.mark.parametrize(("came", "hands_over"), [(18, True), (25, False)])
+def test_ids_are_charged_with_what_they_add_to_mains_step(came: int, hands_over: bool) -> None:
     machine = relayed(CATCH_UP)
     load = DecoderLoad(running=2, waiting=0, slots=8, kv_used=0.0, step_s=0.03)
-    run(machine, [FIRST, tokens(RLD, 1, 4), MainLoad(load)])
-    # 5 ids of 9 ms would fit into 50 ms, but not beside a step of 30 ms; of 20 ids it is known that they add 1 ms each.
-    assert run(machine, [KvReady(MD)]) == [StopRelay()]  # a round of so few would not shrink the rest
-    machine = relayed(CATCH_UP)
-    run(machine, [FIRST, tokens(RLD, 1, 59), MainLoad(load), KvReady(MD), tokens(RLD, 60, 18)])
-    assert run(machine, [Extended(MD, 59, 59, 0.03 + 0.059)]) == [StopRelay()]  # 19 ids add 19 ms
+    run(machine, [FIRST, tokens(RLD, 1, 59), MainLoad(load), KvReady(MD), tokens(RLD, 60, came)])
+    # The pass of 59 took 1 ms an id longer than a step without them, so 20 more ids make a step of 50 ms.
+    assert (run(machine, [Extended(MD, 59, 59, 0.03 + 0.059)]) == [StopRelay()]) is hands_over
 
 
 def test_a_scored_handoff_scores_every_extend() -> None:

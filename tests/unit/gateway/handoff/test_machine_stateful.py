@@ -1,4 +1,7 @@
-"""Any interleaving of what prefill, relay, main and the client may do: the user sees each index once, and it always ends."""
+"""Any interleaving of what prefill, relay, main and the client may do: the user sees each index once, and it always ends.
+
+With a playout between machine and user, or without one.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from gateway.generation import MeshErrorCode
+from gateway.generation import MeshErrorCode, Tokens
 from gateway.handoff.actions import Abort, Action, Emit, Fail, Finish, StopRelay, ThrottleRelay
 from gateway.handoff.estimate import HandoffPolicy
 from gateway.handoff.events import (
@@ -18,6 +21,7 @@ from gateway.handoff.events import (
     HandoffEvent,
     KvReady,
     Lost,
+    MainLoad,
     ModeChanged,
     NewTokens,
     Stopped,
@@ -26,7 +30,8 @@ from gateway.handoff.events import (
 )
 from gateway.handoff.machine import HandoffMachine, Pipeline
 from gateway.handoff.pace import Pace
-from gateway.mode import HandoffMode
+from gateway.mode import DecoderLoad, HandoffMode, Leaning
+from gateway.playout import Playout
 from pdd.catalog.base import Role
 from pdd.engine.base import FinishReason
 
@@ -47,6 +52,7 @@ class Handoff(RuleBasedStateMachine):
         before=st.integers(0, 25),
         prefilled=st.integers(0, 4),
         silent=st.sets(st.sampled_from(Role), max_size=1),
+        round_trip_s=st.one_of(st.none(), st.floats(0.0, 0.2)),
     )
     def start(
         self,
@@ -58,8 +64,11 @@ class Handoff(RuleBasedStateMachine):
         before: int,
         prefilled: int,
         silent: set[Role],
+        round_trip_s: float | None,
     ) -> None:
-        self.machine = HandoffMachine(pipeline, mode, POLICY)
+        self.machine = HandoffMachine(pipeline, Leaning(mode), POLICY)
+        self.playout = None if round_trip_s is None or pipeline is Pipeline.DIRECT else Playout(round_trip_s, 0.02)
+        self.logged = 0  # tokens that the machine has emitted
         self.answer = Answer(length - 1 if reason is FinishReason.STOP else length, reason)
         roles = [Role.RELAY, Role.MAIN] if pipeline is Pipeline.RELAY else [Role.MAIN]
         decoders = [Decoder(role, self.answer) for role in roles]
@@ -147,9 +156,22 @@ class Handoff(RuleBasedStateMachine):
 
     # What comes from elsewhere
 
-    @rule(mode=st.sampled_from(HandoffMode))
-    def mode_changes(self, mode: HandoffMode) -> None:
-        self.feed(ModeChanged(mode))
+    @rule(mode=st.sampled_from(HandoffMode), firm=st.booleans())
+    def mode_changes(self, mode: HandoffMode, firm: bool) -> None:
+        self.feed(ModeChanged(Leaning(mode, firm)))
+
+    @rule(running=st.integers(0, 8), step_s=st.floats(0.0, 0.05))
+    def main_tells_its_load(self, running: int, step_s: float) -> None:
+        self.feed(MainLoad(DecoderLoad(running, 0, 8, 0.0, step_s)))
+
+    @precondition(lambda self: self.playout is not None and self.playout.next_due_s is not None)
+    @rule(late_s=st.floats(0.0, 0.05))
+    def playout_is_due(self, late_s: float) -> None:
+        assert self.playout is not None
+        due_s = self.playout.next_due_s
+        assert due_s is not None
+        self.now_s = max(self.now_s, due_s) + late_s
+        self.see(self.playout.due(self.now_s))
 
     @precondition(lambda self: self.faults)
     @rule(event=st.sampled_from([StopRequested(), ClientGone(), DeadlinePassed(30.0)]))
@@ -179,18 +201,29 @@ class Handoff(RuleBasedStateMachine):
 
     def perform(self, action: Action) -> None:
         match action:
-            case Emit(first_index=first_index, tokens=tokens):
-                assert first_index == len(self.shown)
-                self.shown.extend(tokens)
+            case Emit(first_index=first_index, tokens=tokens, source=source):
+                assert first_index == self.logged
+                self.logged += len(tokens)
+                made = Tokens(first_index, tokens, source.value)
+                self.see([made] if self.playout is None else self.playout.arrive(made, source, self.now_s))
             case Finish() | Fail():
+                self.see([] if self.playout is None else self.playout.flush(self.now_s))
+                assert len(self.shown) == self.logged, "something was kept back at the end"
                 self.ends.append(action)
             case Abort(role=role):
                 self.aborted.append(role)
                 self.peer(role).commands.append(action)
             case StopRelay() | ThrottleRelay():
                 self.peer(Role.RELAY).commands.append(action)
+                if isinstance(action, StopRelay) and self.playout is not None:
+                    self.playout.switch()
             case _:
                 self.peer(Role.MAIN).commands.append(action)
+
+    def see(self, out: list[Tokens]) -> None:
+        for tokens in out:
+            assert tokens.first_index == len(self.shown)
+            self.shown.extend(tokens.tokens)
 
     def peer(self, role: Role) -> Peer:
         return next(peer for peer in self.peers if peer.role is role)
@@ -209,7 +242,15 @@ class Handoff(RuleBasedStateMachine):
     def what_is_shown_is_the_answer(self) -> None:
         if hasattr(self, "shown"):
             assert self.shown == [token(index) for index in range(len(self.shown))]
-            assert len(self.shown) <= self.answer.length
+            assert len(self.shown) <= self.logged <= self.answer.length
+
+    @invariant()
+    def what_is_due_is_not_held(self) -> None:
+        if hasattr(self, "shown") and self.playout is not None:
+            held = self.playout.in_hand
+            assert held == self.logged - len(self.shown)
+            # Held tokens are released by a timer, by the next arrival, or by the end, which is sure to come.
+            assert not self.playout.done or held == 0
 
     def teardown(self) -> None:
         """Without another fault everybody goes on: it must come to an end, and every peer must be rid of the request."""

@@ -68,6 +68,12 @@ def test_indices_with_a_hole_are_kept_apart() -> None:
     assert decode_events(frame, MD) == {1: [NewTokens(MD, 0, (5,)), NewTokens(MD, 2, (7, 8))]}
 
 
+def test_an_extend_says_how_many_tokens_it_scored() -> None:
+    extended = decode_pb2.Extended(next_index=9, computed_tokens=12, compute_us=5000, scored_tokens=8, agreed_tokens=7)
+    frame = decode_pb2.DecodeFrame(opening=[decode_pb2.OpeningEvent(handle=1, extended=extended)])
+    assert decode_events(frame, MD) == {1: [Extended(MD, 9, 12, 0.005, 8, 7)]}
+
+
 @pytest.mark.parametrize(
     ("code", "meaning"),
     [
@@ -99,7 +105,8 @@ def test_a_malformed_decode_frame_is_refused(frame: decode_pb2.DecodeFrame) -> N
 
 
 def test_a_load_needs_slots() -> None:
-    assert decoder_load(decode_pb2.DecodeLoad(running=1, waiting=2, slots=8, kv_used=0.5)) == DecoderLoad(1, 2, 8, 0.5)
+    load = decode_pb2.DecodeLoad(running=1, waiting=2, slots=8, kv_used=0.5, step_us=12_500)
+    assert decoder_load(load) == DecoderLoad(1, 2, 8, 0.5, 0.0125)
     with pytest.raises(ValueError, match="slots"):
         decoder_load(decode_pb2.DecodeLoad(running=1))
 
