@@ -2,7 +2,8 @@
 #
 #   make demo              a real model's answer over prefill, relay and main, then everything is stopped
 #   make demo ENGINE=sim   the same with simulated engines: no compiler, no download
-#   make test              lint, types and all tests
+#   make test              lint, types and the quick tests
+#   make test-all          those, and the tests of real processes and of the real model
 #   make help              the rest
 
 PYTHON ?= python3
@@ -21,7 +22,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup setup-llama model demo test test-quick lint format protos clean
+.PHONY: help setup setup-llama model demo test test-rest test-all lint format protos clean
 
 help:  ## say what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /: /' | awk -F': ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -52,16 +53,18 @@ demo: $(DEV)
 endif
 	@$(BIN)/pdd demo --engine $(ENGINE) --model-dir $(MODEL_DIR) $(DEMO)
 
+test: lint  ## set up, then lint, types and the quick tests: no real model, no processes
+	@$(BIN)/python -m pytest -m 'not real and not processes'
+
 ifneq ($(COMPILER),)
-test: $(LLAMA) model lint  ## set up, then lint, types and all tests
+test-rest: $(LLAMA) model  ## set up, then the tests of real processes and of the real model
 else
-test: lint
+test-rest: $(DEV)
 	@echo "no C++ compiler here: the tests of the real model are skipped"
 endif
-	@$(BIN)/python -m pytest
+	@$(BIN)/python -m pytest -m 'real or processes'
 
-test-quick: $(DEV)  ## the tests that need neither the real model nor other processes
-	@$(BIN)/python -m pytest -m 'not real and not processes'
+test-all: test test-rest  ## everything
 
 lint: $(DEV)  ## ruff and mypy
 	@$(BIN)/ruff check .

@@ -1,54 +1,62 @@
 """What the gateway costs: CPU time a streamed token and a request, and the time to the first token that it adds.
 
-    python -m bench.gateway                                  all rows, about three minutes
-    python -m bench.gateway --streams 64 --rounds 3          one load, three times
+    python -m bench.gateway                                  all rows, about four minutes
+    python -m bench.gateway --streams 64 --rounds 3          one number of streams, three times
     python -m bench.gateway --pipeline direct                without relay and handoff
 
 The gateway is the real process with the real tokenizer, on a core of its own. Around it: a prefill, a relay and a main that cost
 nothing (`gateway_instances`), and compiled clients (`gateway_load.c`), on another core. Answers are streamed chat completions.
 
-    a token     CPU time of the gateway's process in the middle of a steady run of long answers, less what the requests among
-                them cost, divided by the tokens made. Everything is in it: gRPC's threads, reading frames, the handoff machine,
-                detokenising, JSON, and the kernel's share of sending (TCP over loopback includes the receiver's half of the stack).
-    a request   the same over answers of 8 tokens, less those tokens: body, template, tokenising, placement, admissions, a whole
-                handoff, the last events, the end.
+    a token     CPU time of the gateway's process in the middle of a steady run of long answers, less what the requests among them
+                cost, divided by the tokens made. Everything is in it: gRPC's threads, reading frames, the handoff machine, text,
+                JSON, and the kernel's share of sending (TCP over loopback includes the receiver's half of the stack).
+    a request   what a run of short answers costs beyond its tokens, divided by its requests: body, template, tokenising,
+                placement, admissions, a whole handoff and its frames, the last events, the end.
     bare write  what a uvloop program pays a chunk for sending chunks of the same size at the same pace on the same core, and
                 nothing else: no gateway on this kernel can be cheaper without sending less often.
     TTFT        from writing the request to the first byte of the first event. Instances answer at once, so all of it is added by
-                the gateway and its two hops; clients and instances share a core, and their delays are in it too.
+                the gateway and its two hops; clients and instances share a core, and their delays are in it too. Without a pace
+                it is a queue's length, and says little.
 
-CPU time is not wall time: a busy machine disturbs it little (caches, and the hypervisor), but does disturb TTFT.
+CPU time is not wall time, but a busy machine disturbs it all the same: others' work empties the caches. The load is in the JSON.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import os
-import platform
 import statistics
 import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 
 import uvloop
 
 from bench.gateway_bare import bare_write_us
 from bench.gateway_load import Load, LoadReport, compile_load, request_bytes
-from bench.gateway_mesh import BenchMesh, MeshPlan, Reading, running_mesh
+from bench.gateway_mesh import BenchMesh, MeshPlan, Reading, last_words, running_mesh
+from bench.gateway_text import check_text
+from bench.report import RESULTS, print_table, write_json
 
-RESULTS = Path(__file__).with_name("results") / "gateway.json"
-PROMPT = "Describe the harbour on the morning after the storm, boat by boat, in the manner of a log-book. " * 4
-SHORT_TOKENS = 8
-LONG_TOKENS = 512
-# Without a pace the instances run ahead of the gateway by what gRPC buffers, a few thousand tokens. Were an answer shorter than its
-# share of that, it would be made in one go, and most frames would hold a token or two: unlike any engine's.
-LONG_TOKENS_FLAT_OUT = 2048
+PROMPT = "Describe the harbour on the morning after the storm, boat by boat, in the manner of a log-book."
 EAGER_TOKENS = 16
 RAMP_S = 2.0  # a run's beginning, which is not measured
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """Tokens of the answers that tokens are measured on, and of those that requests are."""
+
+    long: int
+    short: int
+
+
+PACED = Answers(512, 32)
+# Without a pace the instances run ahead of the gateway by what gRPC buffers, a few thousand tokens. Were an answer shorter than
+# its share of that, it would be made in one go, and most frames would hold a token or two, unlike an engine's.
+FLAT_OUT = Answers(2048, 8)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,12 +96,14 @@ class Bench:
         self._program = compile_load(folder)
 
     async def row(self, streams: int, pace_ms: float) -> Row:
-        tokens = LONG_TOKENS if pace_ms else LONG_TOKENS_FLAT_OUT
-        long = await self._window(streams, pace_ms, tokens)
-        short = await self._window(streams, 0.0, SHORT_TOKENS)
+        answers = PACED if pace_ms else FLAT_OUT
+        long = await self._window(streams, pace_ms, answers.long)
+        short = await self._window(streams, pace_ms, answers.short)
         request_s, token_s = _solve(long.reading, short.reading)
         event_bytes = long.report.bytes / long.report.events
-        bare_us = await bare_write_us(streams, pace_ms / 1000, round(event_bytes), self._options.gateway_core, self._options.other_core)
+        bare_us = await bare_write_us(
+            streams, pace_ms / 1000, round(event_bytes), self._options.gateway_core, self._options.other_core
+        )
         return Row(
             pipeline=self._options.pipeline,
             streams=streams,
@@ -117,18 +127,23 @@ class Bench:
             options.model_dir, options.pipeline, pace_ms, min(EAGER_TOKENS, tokens // 2), options.gateway_core, options.other_core
         )
         async with running_mesh(plan, self._folder) as mesh:
+            body = self._body(tokens)
+            await check_text(mesh.http, body, options.model_dir)
             answer_us = round(tokens * pace_ms * 1000)
             ramp_s = RAMP_S + answer_us / 1e6
-            load = await self._start(mesh, streams, tokens, stagger_us=answer_us // streams, seconds=ramp_s + options.seconds)
+            load = await self._start(mesh, body, streams, stagger_us=answer_us // streams, seconds=ramp_s + options.seconds)
             await asyncio.sleep(ramp_s)
             before, before_s = mesh.read(), asyncio.get_running_loop().time()
             await asyncio.sleep(options.seconds)
             after, after_s = mesh.read(), asyncio.get_running_loop().time()
-            report = await load.end()
+            try:
+                report = await load.end()
+            except RuntimeError as error:
+                raise RuntimeError(f"{error}\n{last_words(self._folder)}") from error
             return Window(after.since(before), after_s - before_s, mesh.read().tokens / report.events, report)
 
-    async def _start(self, mesh: BenchMesh, streams: int, tokens: int, *, stagger_us: int, seconds: float) -> Load:
-        body: dict[str, object] = {
+    def _body(self, tokens: int) -> dict[str, object]:
+        return {
             "model": self._options.model_dir.name,
             "messages": [{"role": "user", "content": PROMPT}],
             "max_tokens": tokens,
@@ -136,6 +151,8 @@ class Bench:
             "temperature": 0.8,
             "stream": True,
         }
+
+    async def _start(self, mesh: BenchMesh, body: dict[str, object], streams: int, *, stagger_us: int, seconds: float) -> Load:
         request = self._folder / "request"
         request.write_bytes(request_bytes(mesh.http, body))
         return await Load.start(
@@ -162,14 +179,12 @@ def _quantile(samples: Sequence[int], share: float) -> float:
     return float(ordered[min(len(ordered) - 1, int(share * len(ordered)))])
 
 
-HEAD = ("pipeline", "streams", "pace", "µs/token", "bare write", "µs/request", "tokens/s", "core", "tok/frame", "tok/event", "TTFT p50", "p99")
+HEAD = ("load", "µs/token", "bare", "µs/request", "tokens/s", "core", "tok/frame", "tok/event", "TTFT p50", "p99", "machine")
 
 
 def _line(row: Row) -> tuple[str, ...]:
     return (
-        row.pipeline,
-        str(row.streams),
-        f"{row.pace_ms:g} ms" if row.pace_ms else "flat out",
+        f"{row.pipeline}, {row.streams} streams, " + (f"{row.pace_ms:g} ms" if row.pace_ms else "flat out"),
         f"{row.token_us:.1f}",
         f"{row.bare_us:.1f}",
         f"{row.request_us:.0f}",
@@ -179,11 +194,8 @@ def _line(row: Row) -> tuple[str, ...]:
         f"{row.tokens_per_event:.1f}",
         f"{row.ttft_p50_ms:.1f} ms",
         f"{row.ttft_p99_ms:.1f} ms",
+        f"load {row.load_average:.1f}",
     )
-
-
-def _print_line(cells: Sequence[str]) -> None:
-    print("  ".join(f"{cell:>10}" for cell in cells), flush=True)
 
 
 def _median(rows: Sequence[Row]) -> Row:
@@ -196,21 +208,17 @@ def _median(rows: Sequence[Row]) -> Row:
 
 
 async def measure(options: argparse.Namespace) -> list[Row]:
+    """The median of each load's rounds."""
     medians: list[Row] = []
     with tempfile.TemporaryDirectory(prefix="pdd-bench-") as folder:
         bench = Bench(options, Path(folder))
-        _print_line(HEAD)
         for streams in options.streams:
             for pace_ms in options.pace_ms:
                 rows = []
                 for _ in range(options.rounds):
                     rows.append(await bench.row(streams, pace_ms))
-                    _print_line(_line(rows[-1]))
+                    print("  ".join(_line(rows[-1])), flush=True)
                 medians.append(_median(rows))
-        if options.rounds > 1:
-            print("\nmedians")
-            for row in medians:
-                _print_line(_line(row))
     return medians
 
 
@@ -225,17 +233,12 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=5.0, help="measured, of each run")
     parser.add_argument("--gateway-core", type=int, default=cores[0])
     parser.add_argument("--other-core", type=int, default=cores[-1])
-    parser.add_argument("--json", type=Path, default=RESULTS)
+    parser.add_argument("--json", type=Path, default=RESULTS / "gateway.json")
     options = parser.parse_args()
     rows = uvloop.run(measure(options))
-    options.json.parent.mkdir(parents=True, exist_ok=True)
-    found = {
-        "at": datetime.now(UTC).isoformat(timespec="seconds"),
-        "machine": {"processor": platform.processor() or platform.machine(), "cores": os.cpu_count(), "python": platform.python_version()},
-        "rows": [asdict(row) for row in rows],
-    }
-    options.json.write_text(json.dumps(found, indent=2) + "\n")
-    print(f"\nwritten to {options.json}")
+    print()
+    print_table(HEAD, [_line(row) for row in rows])
+    write_json(options.json, {"rounds": options.rounds, "rows": [asdict(row) for row in rows]})
 
 
 if __name__ == "__main__":

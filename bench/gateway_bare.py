@@ -31,35 +31,33 @@ def _measure(streams: int, pace_s: float, size: int, core: int, reader_core: int
 
 
 async def _send(streams: int, pace_s: float, size: int, reader_core: int) -> float:
-    transports: list[asyncio.Transport] = []
+    transports: asyncio.Queue[asyncio.Transport] = asyncio.Queue()
     server = await asyncio.get_running_loop().create_server(partial(_Sender, transports), "127.0.0.1", 0)
     reader = multiprocessing.get_context("spawn").Process(
         target=_read, args=(server.sockets[0].getsockname()[1], streams, reader_core), daemon=True
     )
     reader.start()
-    while len(transports) < streams:
-        await asyncio.sleep(0.02)
+    connected = [await transports.get() for _ in range(streams)]
     data, steps = b"x" * size, min(STEPS, max(100, WRITES // streams))
     before_s = time.process_time()
     for _ in range(steps):
-        for transport in transports:
+        for transport in connected:
             transport.write(data)
         await asyncio.sleep(pace_s)
     cpu_s = time.process_time() - before_s
-    for transport in transports:
+    for transport in connected:
         transport.close()
     server.close()
-    while reader.is_alive():
-        await asyncio.sleep(0.02)
+    await asyncio.to_thread(reader.join)
     return cpu_s / (steps * streams) * 1e6
 
 
 class _Sender(asyncio.Protocol):
-    def __init__(self, transports: list[asyncio.Transport]) -> None:
+    def __init__(self, transports: asyncio.Queue[asyncio.Transport]) -> None:
         self._transports = transports
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transports.append(cast(asyncio.Transport, transport))  # uvloop's own class is no subclass of it
+        self._transports.put_nowait(cast(asyncio.Transport, transport))  # uvloop's own class is no subclass of it
 
 
 def _read(port: int, streams: int, core: int) -> None:

@@ -16,7 +16,8 @@ from pathlib import Path
 
 import aiohttp
 
-from bench.gateway_instances import COUNTERS, shared_counters
+from bench.gateway_instances import shared_counters
+from bench.gateway_sessions import COUNTERS
 from pdd.catalog.embedded import embedded_valkey
 from pdd.cli.plan import PROCESS_ENVIRONMENT
 from pdd.cli.ports import claim
@@ -140,8 +141,12 @@ async def _until_ready(http: str, log_dir: Path) -> None:
                     answer = str(error)
                 await asyncio.sleep(0.1)
     except TimeoutError:
-        tails = "\n".join(f"{log.name}: {log.read_text(errors='replace')[-2000:]}" for log in sorted(log_dir.glob("*.log")))
-        raise RuntimeError(f"the gateway did not get ready: {answer}\n{tails}") from None
+        raise RuntimeError(f"the gateway did not get ready: {answer}\n{last_words(log_dir)}") from None
+
+
+def last_words(log_dir: Path) -> str:
+    """The ends of the processes' logs."""
+    return "\n".join(f"{log.name}: {log.read_text(errors='replace')[-2000:]}" for log in sorted(log_dir.glob("*.log")))
 
 
 def _cpu_s(pid: int) -> float:

@@ -56,7 +56,7 @@ class Reading:
 
 async def one_handoff(setting: Setting, way: Way, seed: int) -> Sample:
     """With others on the main."""
-    async with running_mesh(_mesh_spec(setting, way, seed)) as mesh, asyncio.TaskGroup() as group:
+    async with running_mesh(_mesh_spec(setting, way.choice, seed)) as mesh, asyncio.TaskGroup() as group:
         others = [Reading() for _ in range(setting.bystanders)]
         reading = [
             group.create_task(_read(mesh.gateway, _request(20, OTHERS_TOKENS, number + 1), other))
@@ -70,16 +70,14 @@ async def one_handoff(setting: Setting, way: Way, seed: int) -> Sample:
     return sample
 
 
-async def handoff_bytes(setting: Setting, way: Way, seed: int) -> int:
-    """Of a handoff in a mesh that does nothing else: nothing is held back from its reader, and no frame is shared."""
-    async with running_mesh(_mesh_spec(setting, way, seed)) as mesh:
-        for _ in range(1 + way.later):
-            before, shown, found = _crossed_bytes(mesh), 0, 0
-            async with mesh.gateway.generate(_measured_request(setting, streaming=False)) as generation:
-                async for item in generation:
-                    if not found and isinstance(item, Tokens):
-                        if item.source.startswith(Role.MAIN.value):
-                            found = _crossed_bytes(mesh) - before + _stopped_bytes(item.first_index)
+async def handoff_bytes(setting: Setting, choice: HandoffChoice, seed: int) -> int:
+    """Of a first handoff in a mesh that does nothing else: nothing is held back from its reader, and no frame is shared."""
+    request = _request(setting.prompt_tokens, setting.eager_tokens + ANSWERED_BY_MAIN, 0, streaming=False)
+    async with running_mesh(_mesh_spec(setting, choice, seed)) as mesh, mesh.gateway.generate(request) as generation:
+        before, found = _crossed_bytes(mesh), 0
+        async for item in generation:
+            if not found and isinstance(item, Tokens) and item.source.startswith(Role.MAIN.value):
+                found = _crossed_bytes(mesh) - before + _stopped_bytes(item.first_index)
     return found
 
 
@@ -93,7 +91,7 @@ async def _measure(setting: Setting, mesh: VirtualMesh, others: list[Reading]) -
     answer = Reading()
     async with asyncio.TaskGroup() as group:
         telling = group.create_task(_relay_told_s(mesh))
-        await _read(mesh.gateway, _measured_request(setting, streaming=True), answer)
+        await _read(mesh.gateway, _request(setting.prompt_tokens, setting.eager_tokens + ANSWERED_BY_MAIN, 0), answer)
     assert answer.end is not None
     timeline = answer.end.timeline
     starts_s = {span.name: asked_s + span.start_s for span in reversed(timeline.spans)}  # of the first of a name
@@ -149,16 +147,12 @@ async def _read(generator: Generator, request: GenerationSpec, reading: Reading)
                 reading.sources.append(item.source)
 
 
-def _measured_request(setting: Setting, *, streaming: bool) -> GenerationSpec:
-    return _request(setting.prompt_tokens, setting.eager_tokens + ANSWERED_BY_MAIN, 0, streaming=streaming)
-
-
 def _request(prompt_tokens: int, max_tokens: int, seed: int, *, streaming: bool = True) -> GenerationSpec:
     prompt = tuple((7 * position + position // 5 + 31 * seed) % 1000 for position in range(prompt_tokens))
     sampling = SamplingParams(max_tokens=max_tokens, seed=1, temperature=0.0, ignore_eos=True)
     return GenerationSpec(prompt, sampling, "bench", streaming)
 
 
-def _mesh_spec(setting: Setting, way: Way, seed: int) -> MeshSpec:
+def _mesh_spec(setting: Setting, choice: HandoffChoice, seed: int) -> MeshSpec:
     model = SimConfig(hardware=setting.hardware, model=setting.model)
-    return MeshSpec(trio(model), setting.link, MeshSettings(handoff=way.choice), seed)
+    return MeshSpec(trio(model), setting.link, MeshSettings(handoff=choice), seed)

@@ -34,4 +34,4 @@ class Sample:
     raw_gap_s: float
     user_gap_s: float | None  # None where nobody looked
     bystander_gap_s: float
-    bystander_before_s: float | None = None
+    bystander_before_s: float

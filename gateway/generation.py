@@ -10,7 +10,7 @@ import enum
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from pdd.engine.base import FinishReason
 from pdd.sampling import SamplingParams, TokenLogprobs
@@ -24,8 +24,7 @@ class GenerationSpec:
     streaming: bool = True  # someone watches the tokens come; False where only the whole answer counts
 
 
-@dataclass(frozen=True, slots=True)
-class Tokens:
+class Tokens(NamedTuple):
     """Tokens [first_index, first_index + len(tokens)) of the answer, all made by one instance."""
 
     first_index: int

@@ -33,6 +33,7 @@ from pdd.catalog.base import Role
 STRETCH = 1.1  # of the relay's interval, while the lead is built and while it is played out
 _DRAIN = 0.5  # of the relay's interval, once main has taken over
 _SHORTEST_S = 1e-3  # no relay is taken for faster than this: the lead must stay small
+_LONGEST_S = 0.5  # no user is kept behind by much more, however long main once took to answer
 _MEMORY = 16  # tokens over which the relay's interval is averaged
 
 
@@ -55,7 +56,7 @@ class Playout:
         """`round_trip_s` is main's, `interval_s` what is believed of the relay's time between two tokens until it is measured."""
         self.stage = Stage.BUILDING
         self.gap_s = 0.0  # the longest that the user has waited for a token around the switch
-        self._round_trip_s = round_trip_s
+        self._round_trip_s = min(_LONGEST_S, round_trip_s)
         self._interval_s = max(_SHORTEST_S, interval_s)
         self._intervals = 0  # that the average knows
         self.lead = self._wanted_lead()

@@ -1,7 +1,7 @@
 """Prometheus metrics for what happens with every token: as cheap as adding up can be.
 
-Used by `metrics`. A stock metric costs a lock and several calls each time it is touched; these add to plain numbers and are turned
-into metrics when they are scraped. For one thread only, the event loop's.
+Used by `metrics`. A stock metric costs a lock and several calls each time it is touched; these add to plain numbers and are
+turned into metrics when they are scraped. For one thread only, the event loop's.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from collections.abc import Iterator, Sequence
 from prometheus_client import Metric
 from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
-from prometheus_client.utils import floatToGoString
 
 
 class HistogramTally(Collector):
@@ -32,9 +31,9 @@ class HistogramTally(Collector):
     def collect(self) -> Iterator[Metric]:
         buckets: list[tuple[str, float]] = []
         total = 0
-        for bound, count in zip((*self._bounds, float("inf")), self._counts, strict=True):
+        for bound, count in zip((*map(str, self._bounds), "+Inf"), self._counts, strict=True):
             total += count
-            buckets.append((floatToGoString(bound), total))
+            buckets.append((bound, total))
         yield HistogramMetricFamily(self._name, self._text, buckets=buckets, sum_value=self._sum)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from gateway.detokenizer import Detokenizer
 from gateway.generation import End, Timeline, Tokens, Usage
@@ -16,8 +17,7 @@ from pdd.engine.base import FinishReason
 from pdd.sampling import TokenLogprobs
 
 
-@dataclass(frozen=True, slots=True)
-class TextDelta:
+class TextDelta(NamedTuple):
     """What some tokens of one instance add to the answer."""
 
     text: str  # empty while a character or a possible stop string is incomplete

@@ -90,7 +90,7 @@ async def running_mesh(spec: MeshSpec, observer: MeshObserver | None = None) -> 
         sim_card(max(one.model.context_tokens for one in spec.instances)),
         gateway=Instance("gateway", new_incarnation(random_bits)),
         observer=observer,
-        dial=host.open_channel,
+        dial=host.open_token_channel,
     )
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(registry)

@@ -6,6 +6,7 @@ Carried out in order, at once and without waiting, by `gateway.mesh.request`.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from gateway.generation import MeshErrorCode
 from pdd.catalog.base import Role
@@ -13,8 +14,7 @@ from pdd.engine.base import FinishReason
 from pdd.sampling import TokenLogprobs
 
 
-@dataclass(frozen=True, slots=True)
-class Emit:
+class Emit(NamedTuple):
     """Show output tokens [first_index, first_index + len(tokens)), made in `source`."""
 
     first_index: int

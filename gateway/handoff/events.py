@@ -7,6 +7,7 @@ one instance names its role; the messages in them are for a person.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from gateway.generation import MeshErrorCode
 from gateway.mode import DecoderLoad, Leaning
@@ -76,8 +77,7 @@ class Extended:
     agreed_tokens: int = 0  # those of them that its sampler chose as well
 
 
-@dataclass(frozen=True, slots=True)
-class NewTokens:
+class NewTokens(NamedTuple):
     """The decoder made output tokens [first_index, first_index + len(tokens))."""
 
     role: Role

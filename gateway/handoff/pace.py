@@ -90,8 +90,9 @@ class PaceMeter:
             self._best_round_trip_s = trip_s
         added_s = max(0.0, compute_s - self._main_step_s)
         self._extend_s = added_s / max(1, computed_tokens)
-        self._extended_ids += computed_tokens
-        self._extending_s += added_s
+        if self._main_step_s:  # without it the whole step is charged to the ids: an upper bound, for this request alone
+            self._extended_ids += computed_tokens
+            self._extending_s += added_s
 
     def _relay_interval_s(self, least: int) -> float | None:
         if self._first_s is None or self._counted < least or self._last_s <= self._first_s:

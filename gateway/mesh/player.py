@@ -67,9 +67,11 @@ class Player:
                 return
             self._timer.cancel()
         self._timer_due_s = due_s
-        self._timer = None if due_s is None else self._loop.call_at(due_s, self._on_due, self._playout)
+        self._timer = None if due_s is None else self._loop.call_at(due_s, self._on_due, self._playout, due_s)
 
-    def _on_due(self, playout: Playout) -> None:
+    def _on_due(self, playout: Playout, due_s: float) -> None:
         self._timer = None
-        self._hand_on(playout.due(self._loop.time()))
+        # uvloop's clock has whole milliseconds and its timers fire up to half of one early: then it is time all the same, or this
+        # would spin until it is.
+        self._hand_on(playout.due(max(self._loop.time(), due_s)))
         self._go_on()

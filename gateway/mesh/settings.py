@@ -29,7 +29,8 @@ class MeshSettings(BaseSettings):
     max_rounds: int = Field(default=8, ge=1)  # Catch-Up rounds of one handoff
     agreement_sample: float = Field(default=0.05, ge=0, le=1)  # share of handoffs in which main checks the relay's tokens
     lease_s: float = Field(default=120.0, ge=0.001)  # KV that a request has not used by then is dropped
-    stall_deadline_s: float = Field(default=30.0, gt=0)  # without a word on a request from any instance
+    # Without a word on a request from any instance. Prefill says none while it computes, a minute for a long prompt on a CPU.
+    stall_deadline_s: float = Field(default=120.0, gt=0)
     tenant_salt: str = ""  # enters every block hash
     instance_poll_s: float = Field(default=0.5, gt=0)  # between two looks into the registry
     registry_timeout_s: float = Field(default=2.0, gt=0)  # for one look

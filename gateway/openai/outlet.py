@@ -94,7 +94,7 @@ class Outlet:
                 if piece is not None:
                     pieces.append(piece)
         finally:
-            if self._answer.ended:
+            if pieces and self._answer.ended:
                 self._rest = b"".join(pieces)
             elif pieces:
                 self._events.push(b"".join(pieces))

@@ -1,8 +1,8 @@
 """Server-sent events to one client, with a bound on how long it may keep us waiting.
 
-Called by `respond` and `outlet`. Owns one response; starts it with its first event, so that an error before that can still have a
-status. What a slow client has not read stays bounded: past the transport's buffer the stream is `full`, and whoever waits for room
-cuts the connection when the deadline passes.
+Called by `respond` and `outlet`. Owns one response; starts it with its first event, so that an error before that can still have
+a status. What a slow client has not read stays bounded: past the transport's buffer the stream is `full`, and whoever waits for
+room cuts the connection when the deadline passes.
 """
 
 from __future__ import annotations

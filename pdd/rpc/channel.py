@@ -56,10 +56,10 @@ _TOKEN_OPTIONS: ChannelOptions = (
 
 def open_channel(address: str) -> grpc.aio.Channel:
     """A channel to `address` ("host:port"), connected at the first call. Use it as `async with`; leaving cancels its calls."""
-    return grpc.aio.insecure_channel(address, options=[*MESSAGE_OPTIONS, *KEEPALIVE_OPTIONS, *_CLIENT_OPTIONS])
+    return grpc.aio.insecure_channel(address, options=[*MESSAGE_OPTIONS, *KEEPALIVE_OPTIONS, *_CLIENT_OPTIONS])  # noqa: TID251
 
 
 def open_token_channel(address: str) -> grpc.aio.Channel:
     """The same for streams of tokens: what may wait here unread is bounded, so that a frame is never far behind its step."""
     options = [*MESSAGE_OPTIONS, *KEEPALIVE_OPTIONS, *_CLIENT_OPTIONS, *_TOKEN_OPTIONS]
-    return grpc.aio.insecure_channel(address, options=options)
+    return grpc.aio.insecure_channel(address, options=options)  # noqa: TID251

@@ -48,7 +48,7 @@ async def serve(listen: str, register: Callable[[grpc.aio.Server], Sequence[str]
     everything unhealthy, gives running calls STOP_GRACE_S and cancels the rest. Raises ListenError.
     """
     host, _ = split_address(listen)
-    server = grpc.aio.server(options=[*MESSAGE_OPTIONS, *KEEPALIVE_OPTIONS, *_SERVER_OPTIONS])
+    server = grpc.aio.server(options=[*MESSAGE_OPTIONS, *KEEPALIVE_OPTIONS, *_SERVER_OPTIONS])  # noqa: TID251
     names = register(server)
     health_servicer = health.aio.HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(health_servicer, server)

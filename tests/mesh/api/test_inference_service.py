@@ -72,6 +72,17 @@ async def test_chat_input_and_options_reach_the_mesh(gateway: Gateway, stub: inf
     assert (params.ignore_eos, params.logit_bias) == (True, ((3, 0.1),))
 
 
+async def test_the_mesh_knows_whether_someone_watches_the_tokens_come(
+    gateway: Gateway, stub: inference_pb2_grpc.InferenceAsyncStub
+) -> None:
+    await generate(stub, Request(prompt="hi"))
+    await stub.GenerateOnce(Request(prompt="hi"), timeout=DEADLINE_S)
+    async with gateway.openai() as client:
+        for stream in (True, False):
+            await client.completions.create(model="pdd-sim", prompt="hi", stream=stream)
+    assert [spec.streaming for spec in gateway.generator.specs] == [True, False, True, False]
+
+
 async def test_a_stop_string_over_the_handoff_does_not_leak(
     gateway: Gateway, stub: inference_pb2_grpc.InferenceAsyncStub
 ) -> None:
@@ -91,12 +102,13 @@ async def test_what_was_kept_back_comes_before_done(stub: inference_pb2_grpc.Inf
 
 async def test_done_carries_the_timeline(start: Start) -> None:
     spans = (Span("extend", "main-0", 0.25, 0.5, 8, 0), Span("transfer.main", "main-0", -1e-9, 0.1, 0, 4096))
-    timeline = Timeline("relay", "catch_up", spans, 0.04, 10, 17, 4096)
+    timeline = Timeline("relay", "catch_up", spans, 0.04, 10, 17, 4096, 0.02, 9, 8)
     async with start(saying(CARD, TEXT, timeline=timeline)) as gateway, open_channel(gateway.grpc) as channel:
         answer = await inference_pb2_grpc.InferenceStub(channel).GenerateOnce(Request(prompt="hi"), timeout=DEADLINE_S)
     told = answer.done.timeline
     assert (told.pipeline, told.handoff, told.switch_gap_us, told.eager_tokens) == ("relay", "catch_up", 40_000, 10)
     assert (told.main_computed_tokens, told.wan_kv_bytes) == (17, 4096)
+    assert (told.user_gap_us, told.scored_tokens, told.agreed_tokens) == (20_000, 9, 8)
     assert [(span.name, span.start_us, span.end_us, span.tokens, span.bytes) for span in told.spans] == [
         ("extend", 250_000, 500_000, 8, 0),
         ("transfer.main", 0, 100_000, 0, 4096),

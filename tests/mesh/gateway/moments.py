@@ -32,7 +32,9 @@ class Asked:
     streaming: bool = True
 
 
-def asked(prompt_tokens: int = PROMPT, max_tokens: int = OUTPUT, *, text: int = 0, streaming: bool = True, **sampling: Any) -> Asked:
+def asked(
+    prompt_tokens: int = PROMPT, max_tokens: int = OUTPUT, *, text: int = 0, streaming: bool = True, **sampling: Any
+) -> Asked:
     """A greedy request that goes on to its last token, but for what `sampling` changes; `text` chooses one of many prompts."""
     return Asked(prompt_of(prompt_tokens, text), replace(greedy(max_tokens), **sampling), streaming)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from random import Random
@@ -61,7 +61,12 @@ def registration(role: Role, instance: Instance, address: str, engine: Engine) -
 
 @asynccontextmanager
 async def running_site(
-    config: SimConfig = PACED, *, mains: int = 1, line: LinkSettings = LINE, **settings: Any
+    config: SimConfig = PACED,
+    *,
+    mains: int = 1,
+    line: LinkSettings = LINE,
+    main_model: Callable[[SimConfig], SimModel] = SimModel,
+    **settings: Any,
 ) -> AsyncIterator[Site]:
     """One prefill, one relay and some mains, with a mesh that is connected to all of them; `settings` are the mesh's."""
     observed = Observed()
@@ -72,7 +77,8 @@ async def running_site(
         prefill = await enter(running_prefill(config))
         relay = await enter(running_decoder("relay-0", relay_rules, SimModel(config), BUDGET_BLOCKS))
         remote = [
-            await enter(running_decoder(f"main-{number}", main_rules, SimModel(config), BUDGET_BLOCKS)) for number in range(mains)
+            await enter(running_decoder(f"main-{number}", main_rules, main_model(config), BUDGET_BLOCKS))
+            for number in range(mains)
         ]
         await registry.announce(registration(Role.PREFILL, Instance("prefill-0", 1), prefill.address, prefill.engine), TTL_S)
         await registry.announce(registration(Role.RELAY, relay.instance, relay.address, relay.engine), TTL_S)

@@ -48,7 +48,7 @@ _SCRIPTS = "Übersetze: 오늘 날씨가 좋아요 🌞🌊, สวัสดี�
 
 CASES = (
     Case("short", _chat(_CHILD)),
-    Case("long", _chat(_HISTORY), held_mbit=20.0),
+    Case("long", _chat(_HISTORY), held_mbit=10.0),
     Case("multilingual", _chat(_SCRIPTS)),
     Case("code", _CODE),
 )

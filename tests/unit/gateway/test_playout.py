@@ -120,11 +120,11 @@ def test_what_is_in_hand_is_spread_over_the_time_that_the_switch_takes() -> None
     watched = Watched(round_trip_s=0.2)
     watched.arrive(P, 0.0)
     watched.arrive(RLD, 0.1)
-    watched.arrive(RLD, 0.118, count=2)
+    watched.arrive(RLD, 0.101, count=2)
     assert watched.playout.in_hand == 2
     watched.playout.switch()
-    watched.arrive(MD, 0.335)
-    assert watched.playout.gap_s == pytest.approx((0.335 - 0.1) / 3, rel=0.05)  # three even ones
+    watched.arrive(MD, 0.302)
+    assert watched.playout.gap_s == pytest.approx((0.302 - 0.1) / 3, rel=0.01)  # three even ones
 
 
 def test_a_switch_that_takes_longer_than_the_lead_lasts_shows_the_rest() -> None:
@@ -170,14 +170,19 @@ def test_the_end_plays_everything_at_once(tokens: int) -> None:
 def test_the_lead_follows_the_relays_measured_interval() -> None:
     watched = Watched(interval_s=0.2)
     watched.arrive(P, 0.0)
-    watched.relay_at(0.1 + number * 0.01 for number in range(120))
-    assert watched.playout.in_hand == 5  # ceil(40 / 10) + 1
+    watched.relay_at(0.1 + number * 0.011 for number in range(120))
+    assert watched.playout.in_hand == 5  # ceil(40 / 11) + 1
 
 
 def test_a_lead_that_is_enough_is_not_changed_for_a_little() -> None:
     watched = relayed(60)
     watched.relay_at(watched.now_s + (1 + number) * 0.045 for number in range(40))  # ceil(40 / 45) + 1 would be 2
     assert watched.playout.in_hand == LEAD
+
+
+def test_the_lead_has_a_bound() -> None:
+    assert Playout(round_trip_s=10.0, interval_s=INTERVAL_S).lead == 21  # half a second
+    assert Playout(round_trip_s=10.0, interval_s=0.0).lead == 501
 
 
 def test_a_burst_is_held_up_to_the_lead() -> None:

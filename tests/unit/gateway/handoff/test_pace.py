@@ -34,6 +34,17 @@ def test_meter_charges_ids_with_what_they_add_to_mains_step() -> None:
     assert meter.pace.extend_s == 0.0
 
 
+def test_meter_remembers_no_extend_beside_which_it_knew_no_step() -> None:
+    meter = PaceMeter(CPU)
+    meter.extended(computed_tokens=5, compute_s=0.025, waited_s=0.1)
+    assert meter.pace.extend_s == pytest.approx(0.005)
+    assert meter.measured.extended_ids == 0
+    meter.main_step(0.02)
+    meter.extended(computed_tokens=5, compute_s=0.025, waited_s=0.1)
+    assert meter.measured.extended_ids == 5
+    assert meter.measured.extending_s == pytest.approx(0.005)
+
+
 def test_meter_remembers_no_interval_of_a_few_tokens() -> None:
     meter = PaceMeter(CPU)
     for number in range(8):
