@@ -16,6 +16,7 @@ import uvloop
 
 WRITES = 60_000
 STEPS = 400  # at most: a paced run lasts as long as its steps
+LOOK_S = 0.00025  # as in gateway_load.c
 
 
 async def bare_write_us(streams: int, pace_s: float, size: int, core: int, reader_core: int) -> float:
@@ -69,7 +70,10 @@ def _read(port: int, streams: int, core: int) -> None:
         sockets[connection.fileno()] = connection
         poll.register(connection, select.EPOLLIN)
     while sockets:
-        for descriptor, _ in poll.poll():
+        ready = poll.poll(0)
+        if not ready:
+            time.sleep(LOOK_S)
+        for descriptor, _ in ready:
             if not sockets[descriptor].recv(1 << 16):
                 poll.unregister(descriptor)
                 sockets.pop(descriptor).close()

@@ -1,6 +1,6 @@
 """Prefill, relay and main that cost next to nothing: one process that speaks the mesh's protocols and answers with canned tokens.
 
-Started by `gateway_mesh` for `bench/gateway.py`; `gateway_sessions` is what they say. No KV moves and nothing is computed: prefill
+Started by `gateway_mesh` for `bench/gateway.py`; `gateway_sessions` is what they say. No KV moves, nothing is computed: prefill
 answers at once, a relay decodes from the commit, a main has its KV when the relay is `--eager` tokens in (at the commit, where
 there is no relay) and decodes from its last Extend. A decoder answers one frame a step for all its handles. The decoders step
 together: every `--pace-ms` or, at 0, as soon as the streams have taken what the last step made.

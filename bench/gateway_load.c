@@ -4,6 +4,9 @@
  * and writes one JSON object to standard output. Any answer but a stream with status 200 ends the run with an error. Times are from
  * just before a request is written to the first byte of its first event.
  *
+ * It looks for what has come every LOOK_US and does not wait for it: a client that slept on its connections would have to be woken by
+ * each write, and on one machine it is the writer who pays for that.
+ *
  *   gateway_load HOST PORT STREAMS STAGGER_US SECONDS REQUEST_FILE
  *
  * STAGGER_US lies between the first requests of two streams, so that a paced run does not start them all in one instant.
@@ -21,6 +24,7 @@
 #include <unistd.h>
 
 #define TAIL 64
+#define LOOK_US 250
 #define MAX_SAMPLES 4000000
 
 static const char BODY_END[] = "data: [DONE]\n\n\r\n0\r\n\r\n";
@@ -136,8 +140,9 @@ int main(int argc, char **argv) {
         long long elapsed_us = now_us() - begin_us;
         if (elapsed_us >= run_us) break;
         while (started < count && elapsed_us >= started * stagger_us) ask(&streams[started++]);
-        int found = epoll_wait(poll_fd, ready, 256, started < count ? 1 : 20);
+        int found = epoll_wait(poll_fd, ready, 256, 0);
         if (found < 0 && errno != EINTR) die("epoll_wait");
+        if (found <= 0) usleep(LOOK_US);
         for (int i = 0; i < found; i++) {
             struct stream *stream = ready[i].data.ptr;
             ssize_t size = read(stream->fd, data, sizeof data);

@@ -46,7 +46,7 @@ _CLIENT_OPTIONS: ChannelOptions = (
     ("grpc.max_reconnect_backoff_ms", 2000),
 )
 
-# gRPC would let a fast peer run ahead by megabytes, which for tokens are seconds. Bounded, a peer that makes them faster than they
+# gRPC would let a fast peer run ahead by megabytes, for tokens seconds. Bounded, a peer that makes them faster than they
 # are read notices at once, and sends several steps in one frame.
 _TOKEN_OPTIONS: ChannelOptions = (
     ("grpc.http2.bdp_probe", 0),

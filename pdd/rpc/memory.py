@@ -2,7 +2,7 @@
 
 Called by `run` before a service does anything. gRPC and the blocks of a transfer take and free a megabyte at a time. With glibc's
 defaults most of those are mapped, faulted in and unmapped each time, which costs several times what the transfer itself does
-(bench/kv.py). Each of gRPC's threads would also have an arena of its own, kept at a peak of its own; their sum grows over hundreds
+(bench/kv.py). Each of gRPC's threads would also have an arena of its own, kept at a peak of its own; the sum grows over hundreds
 of transfers, as a leak does. So there is one arena. A process stays as large as it has ever been, which its budgets bound.
 """
 
