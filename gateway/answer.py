@@ -108,17 +108,16 @@ class Answer:
             self._end = self._text.end(item)
             self._metrics.generation_ended(self._end.usage, self._end.timeline)
             return None
-        return None if self._text.stopped else self._delta(item)
-
-    def _delta(self, item: Tokens) -> TextDelta:
-        self._measure()
+        if self._text.stopped:
+            return None
         delta = self._text.push(item)
-        self._metrics.tokens(delta.source, len(delta.tokens))
+        self._measure(delta)
         if self._text.stopped:
             self._generation.stop()
         return delta
 
-    def _measure(self) -> None:
+    def _measure(self, delta: TextDelta) -> None:
+        self._metrics.tokens(delta.source, len(delta.tokens))
         now_s = self._loop.time()
         if self._last_s is None:
             self._metrics.first_tokens(now_s - self._arrived_s)

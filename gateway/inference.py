@@ -117,6 +117,7 @@ class Inference(inference_pb2_grpc.InferenceServicer):
             case "prompt":
                 prompt = self._prompting.text(request.prompt, "prompt")
             case "chat":
+                self._prompting.check_pieces(len(request.chat.messages), "chat.messages")
                 messages = [{"role": message.role, "content": message.content} for message in request.chat.messages]
                 prompt = self._prompting.chat(messages, "chat.messages")
             case "tokens":

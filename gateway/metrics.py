@@ -34,6 +34,9 @@ class GatewayMetrics:
         self._output = CounterTally("pdd_output_tokens", "Output tokens by the instance that made them", "source")
         registry.register(self._itl)
         registry.register(self._output)
+        # With every token, and so not through a method of this class.
+        self.next_tokens = self._itl.observe  # seconds since the last ones of the same answer
+        self.tokens = self._output.add  # (source, how many)
         self._generations = Counter(
             "pdd_generations", "Generations that ended, by pipeline and handoff mode", ["pipeline", "mode"], registry=registry
         )
@@ -53,12 +56,6 @@ class GatewayMetrics:
 
     def first_tokens(self, since_arrival_s: float) -> None:
         self._ttft.observe(since_arrival_s)
-
-    def next_tokens(self, since_last_s: float) -> None:
-        self._itl.observe(since_last_s)
-
-    def tokens(self, source: str, count: int) -> None:
-        self._output.add(source, count)
 
     def generation_ended(self, usage: Usage, timeline: Timeline) -> None:
         self._generations.labels(timeline.pipeline, timeline.handoff or "none").inc()

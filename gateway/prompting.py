@@ -20,9 +20,10 @@ MAX_STOP_BYTES = 256
 UINT32_MAX = (1 << 32) - 1
 UINT64_MASK = (1 << 64) - 1
 
-# A text longer than this times the context is tried by its beginning first, so that a hopeless prompt costs no more than one that
-# just fits. Texts have about 4 characters a token.
+# Checking a prompt holds up every other request, so a hopeless one must cost no more than one that just fits. Texts have about 4
+# characters a token: one over the first bound is tried by its beginning before the rest, one over the second is refused unread.
 _PROBE_CHARACTERS_PER_TOKEN = 8
+MAX_CHARACTERS_PER_TOKEN = 16
 
 
 class InvalidRequest(ValueError):
@@ -86,10 +87,22 @@ class Prompting:
         if name != self.card.name:
             raise UnknownModel(f"The model '{name}' does not exist here; '{self.card.name}' does.")
 
+    def check_pieces(self, count: int, field: str) -> None:
+        """For callers that convert the pieces of a prompt (messages, parts, ids), to call first: each takes a token at least.
+
+        Raises InvalidRequest.
+        """
+        limit = self._context_tokens()
+        if count >= limit:
+            message = f"its {count} pieces take a token each at least; the context of {limit} tokens must hold them and one more"
+            raise InvalidRequest(field, message, CONTEXT_EXCEEDED)
+
     def chat(self, messages: Sequence[Mapping[str, str]], field: str = "messages") -> tuple[int, ...]:
         """Ids of a conversation of {"role", "content"}, up to where the answer begins. Raises InvalidRequest."""
         if not messages:
             raise InvalidRequest(field, "at least one message is needed")
+        self.check_pieces(len(messages), field)
+        self._check_characters(sum(len(message["content"]) for message in messages), field)
         for place, message in enumerate(messages):
             if message["role"] not in CHAT_ROLES:
                 roles = ", ".join(sorted(CHAT_ROLES))
@@ -102,13 +115,11 @@ class Prompting:
 
     def text(self, text: str, field: str = "prompt") -> tuple[int, ...]:
         """Ids of a text as it stands. Raises InvalidRequest."""
+        self._check_characters(len(text), field)
         limit = self._context_tokens()
-        length = _PROBE_CHARACTERS_PER_TOKEN * limit
-        while length < len(text):
-            found = len(self.card.encode(text[:length]))
-            if found > limit:
-                raise _too_long(field, f"over {found}", limit)
-            length *= 2
+        probe = _PROBE_CHARACTERS_PER_TOKEN * limit
+        if len(text) > probe and (found := len(self.card.encode(text[:probe]))) > limit:
+            raise _too_long(field, f"over {found}", limit)
         return _bounded(field, self.card.encode(text), limit)
 
     def ids(self, ids: Sequence[int], field: str = "prompt") -> tuple[int, ...]:
@@ -123,6 +134,13 @@ class Prompting:
         """Join a prompt that this object made with the client's options. Raises InvalidRequest."""
         _check_stops(options.stop)
         return Ask(GenerationSpec(prompt, self._sampling(len(prompt), options), label, streaming), options.stop)
+
+    def _check_characters(self, count: int, field: str) -> None:
+        limit = self._context_tokens()
+        bound = MAX_CHARACTERS_PER_TOKEN * limit
+        if count > bound:
+            message = f"it has {count} characters; with the context of {limit} tokens at most {bound} are read"
+            raise InvalidRequest(field, message, CONTEXT_EXCEEDED)
 
     def _sampling(self, prompt_tokens: int, options: Options) -> SamplingParams:
         max_tokens = self._max_tokens(prompt_tokens, options.max_tokens)

@@ -18,10 +18,6 @@ class StopStrings:
         self._kept = ""
         self.complete = False
 
-    def __bool__(self) -> bool:
-        """Whether there is any."""
-        return bool(self._stops)
-
     def push(self, text: str) -> str:
         """The part of all text so far that can be shown now."""
         if self.complete or not self._stops:

@@ -42,6 +42,7 @@ class AnswerText:
     def __init__(self, detokenizer: Detokenizer, stops: Sequence[str]) -> None:
         self._detokenizer = detokenizer
         self._stops = StopStrings(stops)
+        self._has_stops = bool(stops)
         self._characters = 0  # detokenised so far, kept back or not
         self._tokens = 0  # of the answer so far
 
@@ -52,7 +53,7 @@ class AnswerText:
 
     def push(self, item: Tokens) -> TextDelta:
         """The delta of an item; of its tokens those after a stop string's last are dropped."""
-        if self._stops or item.logprobs:
+        if self._has_stops or item.logprobs:
             return self._push_with_care(item)
         self._tokens += len(item.tokens)
         text = "".join(map(self._detokenizer.push, item.tokens))

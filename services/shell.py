@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 
 import grpc.aio
@@ -21,6 +21,7 @@ from pdd.identity import Instance, new_incarnation
 from pdd.rpc.errors import StartupError
 from pdd.rpc.server import serve
 from pdd.telemetry import get_logger
+from services.advertised import LeaseAddress, advertised
 from services.config import ServiceSettings
 from services.instances import Served
 
@@ -46,7 +47,7 @@ async def serve_until(
     stop: asyncio.Event,
     settings: ServiceSettings,
     served: Served,
-    lease_address: Callable[[str], Awaitable[str]] | None = None,
+    lease_address: LeaseAddress | None = None,
 ) -> None:
     """Serve and be announced until `stop` is set; then leave in good order: not ready, streams closed, withdrawn.
 
@@ -58,14 +59,15 @@ async def serve_until(
         names.extend(served.register(server))
         return names
 
-    async with RedisRegistry(settings.redis_url) as registry, serve(settings.listen, register) as server:
-        address = settings.advertise or server.address
-        if lease_address is not None:
-            address = await lease_address(address)
-        async with heartbeat(registry, lambda: served.registration(settings.site, address)):
-            log.info("ready", instance=str(served.instance), listening=server.address, advertised=address)
-            await stop.wait()
-            log.info("stopping", instance=str(served.instance))
-            for name in names:
-                await server.set_serving(name, False)
-            served.close()
+    async with (
+        RedisRegistry(settings.redis_url) as registry,
+        serve(settings.listen, register) as server,
+        advertised(settings.advertise or server.address, lease_address) as place,
+        heartbeat(registry, lambda: served.registration(settings.site, place.address)),
+    ):
+        log.info("ready", instance=str(served.instance), listening=server.address, advertised=place.address)
+        await stop.wait()
+        log.info("stopping", instance=str(served.instance))
+        for name in names:
+            await server.set_serving(name, False)
+        served.close()

@@ -1,6 +1,7 @@
 """Asks a running WAN relay for a forwarded port.
 
-Called by a main decoder before it advertises itself, and by the command line. Owns nothing.
+Called by a main decoder, before it advertises itself and then again and again, because a relay that restarts has forgotten its
+forwards; and by the command line. Owns nothing.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import aiohttp
 
 from pdd.rpc.errors import StartupError
 
-DEADLINE_S = 10.0  # for a relay that is still starting
+DEADLINE_S = 10.0  # at first, for a relay that is still starting
 REQUEST_TIMEOUT_S = 3.0
 
 _PAUSE_S = 0.2
@@ -21,14 +22,14 @@ class WanUnavailable(StartupError):
     """The relay's control API can't be reached, or refuses; the text names it."""
 
 
-async def lease_forward(control_url: str, name: str, target: str) -> str:
-    """The "host:port" under which the other site reaches `target` ("host:port"); the same for a name every time.
+async def lease_forward(control_url: str, name: str, target: str, patience_s: float = DEADLINE_S) -> str:
+    """The "host:port" under which the other site reaches `target` ("host:port"); the same for a name as long as the relay runs.
 
-    Tries for DEADLINE_S where the relay does not answer yet. Raises WanUnavailable.
+    Tries for `patience_s` where the relay does not answer yet, at least once. Raises WanUnavailable.
     """
     url = control_url.rstrip("/") + "/forwards"
     timeout = aiohttp.ClientTimeout(total=REQUEST_TIMEOUT_S)
-    deadline_s = asyncio.get_running_loop().time() + DEADLINE_S
+    deadline_s = asyncio.get_running_loop().time() + patience_s
     async with aiohttp.ClientSession(timeout=timeout) as session:
         while True:
             try:

@@ -64,6 +64,11 @@ class CatchUp:
         self._throttle_s = move.relay_interval_s
         return (ThrottleRelay(move.relay_interval_s), extend)
 
+    def lift(self) -> tuple[ThrottleRelay, ...]:
+        """Let the relay go at its own pace again: nobody has to catch up with it any more."""
+        throttled, self._throttle_s = self._throttle_s > 0, 0.0
+        return (ThrottleRelay(0.0),) if throttled else ()
+
     def final(self, log: TokenLog, now_s: float) -> Extend:
         """The rest of the log, to decode from. Main queues it behind a round that it has not answered."""
         return self._extend(log, log.next_index, then_decode=True, now_s=now_s)

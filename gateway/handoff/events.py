@@ -56,6 +56,7 @@ class TransferFailed:
 
     role: Role
     message: str
+    code: MeshErrorCode = MeshErrorCode.KV_REFUSED
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,9 +130,17 @@ class Lost:
 
 @dataclass(frozen=True, slots=True)
 class MainLoad:
-    """How busy main is in the moment in which its KV is ready: told just before KvReady."""
+    """How busy main is: told just before its KvReady, and again when it has a slot for a request that found none then.
+
+    What was promised to other requests of this gateway counts as waiting.
+    """
 
     load: DecoderLoad
+
+
+@dataclass(frozen=True, slots=True)
+class PrefillProgress:
+    """Prefill has computed some of what is queued there, of this request or of another."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +181,7 @@ HandoffEvent = (
     | Closed
     | Lost
     | MainLoad
+    | PrefillProgress
     | ModeChanged
     | StopRequested
     | ClientGone

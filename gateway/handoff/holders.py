@@ -35,6 +35,16 @@ class Holders:
             self._open.remove(event.role)
         return True
 
+    def has_kv(self, role: Role) -> bool:
+        return role in self._whole
+
+    def give_up(self, role: Role) -> bool:
+        """The request goes on without this decoder. True where its handle was open."""
+        if role not in self._open:
+            return False
+        self._open.remove(role)
+        return True
+
     def fatal(self, event: Trouble, *, first_token: bool) -> tuple[MeshErrorCode, str] | None:
         """Take bad news, and say why the request can't go on; None where it can. `first_token`: prefill has given its token."""
         role = event.role
@@ -42,7 +52,7 @@ class Holders:
             return None
         if isinstance(event, TransferFailed):
             # Prefill may miss the answer to a commit that the decoder has proven whole: the decoder's word counts.
-            return None if role in self._whole else (MeshErrorCode.KV_REFUSED, event.message)
+            return None if role in self._whole else (event.code, event.message)
         if not (isinstance(event, Failed) and role is Role.PREFILL):
             self._open.remove(role)
         if role is Role.PREFILL and first_token and not self._needs_prefill(event):

@@ -17,7 +17,7 @@ Theory of operation
 
       phase         relay     main                 leaves on                 to
       PREFILLING    (early)   (early)              FirstToken                RELAYING, or MAIN_DECODES (direct)
-      RELAYING      decodes   waits for its KV     main KvReady              CATCHING_UP or STOPPING
+      RELAYING      decodes   KV, then a slot      main KvReady, MainLoad    CATCHING_UP or STOPPING
       CATCHING_UP   decodes   computes a round     main Extended             CATCHING_UP or STOPPING
                                                    ModeChanged               CATCHING_UP or STOPPING
       STOPPING      ends      idle or computing    relay Stopped             MAIN_DECODES
@@ -35,6 +35,8 @@ Rules
     4. The end is one Finish or one Fail (neither where the client has gone), preceded by an Abort for every handle that is not
        closed. Nothing is acted upon after it.
     5. An instance that is not needed any more may go: a relay that has ended, prefill when every decoder has its KV.
+    6. A relay is not stopped, and main given nothing, while main has no slot for the request: it would freeze in main's queue.
+    7. While the relay decodes main is not needed: if it fails, or its KV can't reach it, the relay makes the answer to its end.
 """
 
 from __future__ import annotations
@@ -59,6 +61,7 @@ from gateway.handoff.events import (
     MainLoad,
     ModeChanged,
     NewTokens,
+    PrefillProgress,
     Stopped,
     StopRequested,
     TransferDone,
@@ -67,6 +70,8 @@ from gateway.handoff.events import (
 )
 from gateway.handoff.holders import DecoderEvent, Holders, Trouble
 from gateway.handoff.pace import Measured
+from gateway.handoff.phase import BrokenProtocol, Phase
+from gateway.handoff.slots import full
 from gateway.mode import DecoderLoad, HandoffMode, Leaning, settled
 from gateway.tokenlog import OutOfOrder, TokenLog
 from pdd.catalog.base import Role
@@ -78,23 +83,6 @@ class Pipeline(enum.Enum):
     DIRECT = "direct"
 
 
-class Phase(enum.Enum):
-    PREFILLING = "index 0 from prefill"
-    RELAYING = "the KV to reach main"
-    CATCHING_UP = "main to extend"
-    STOPPING = "the relay to stop"
-    MAIN_DECODES = "tokens from main"
-    OVER = "nothing"
-
-
-class _BrokenProtocol(Exception):
-    """A decoder said what it may not say now."""
-
-    def __init__(self, role: Role, message: str) -> None:
-        super().__init__(message)
-        self.role = role
-
-
 class HandoffMachine:
     def __init__(self, pipeline: Pipeline, leaning: Leaning, policy: HandoffPolicy, *, score: bool = False) -> None:
         """`leaning` is the relay's at the start. `score`: main is to compare the relay's tokens with its own sampler's."""
@@ -104,6 +92,8 @@ class HandoffMachine:
         self._relayed = pipeline is Pipeline.RELAY
         self._leaning = leaning
         self._main_load: DecoderLoad | None = None
+        self._main_ready = False  # its KV is whole
+        self._without_main = False  # given up: the relay goes on to the end
         self._catch_up = CatchUp(policy, score=score and self._relayed)
         self._cut_short = False  # a Catch-Up that the relay's load turned into One-Shot
         self._holders = Holders([Role.PREFILL, Role.RELAY, Role.MAIN] if self._relayed else [Role.PREFILL, Role.MAIN])
@@ -125,7 +115,7 @@ class HandoffMachine:
             return ()
         try:
             self._dispatch(event, now_s)
-        except _BrokenProtocol as broken:
+        except BrokenProtocol as broken:
             self._fail(MeshErrorCode.ENGINE_FAILED, broken.role, f"broke the protocol: {broken}")
         actions, self._actions = tuple(self._actions), []
         return actions
@@ -139,8 +129,7 @@ class HandoffMachine:
             case TransferFailed() | Failed() | Closed() | Lost():
                 self._on_trouble(event)
             case MainLoad(load=load):
-                self._main_load = load
-                self._catch_up.main_step(load.step_s)
+                self._on_main_load(load, now_s)
             case ModeChanged(leaning=leaning):
                 self._on_leaning(leaning)
             case StopRequested():
@@ -149,12 +138,12 @@ class HandoffMachine:
                 self._end("the client has gone")
             case DeadlinePassed(waited_s):
                 self._fail(MeshErrorCode.DEADLINE, None, f"nothing heard for {waited_s:g} s, waiting for {self.phase.value}")
-            case Wanted() | TransferDone():
-                pass  # for the timeline alone
+            case Wanted() | TransferDone() | PrefillProgress():
+                pass  # for the timeline, or the limit on silence
 
     def _on_first_token(self, event: FirstToken, now_s: float) -> None:
         if self.phase is not Phase.PREFILLING:
-            raise _BrokenProtocol(Role.PREFILL, "a second first token")
+            raise BrokenProtocol(Role.PREFILL, "a second first token")
         if event.finish is not FinishReason.STOP:
             logprobs = () if event.logprobs is None else (event.logprobs,)
             self._show(NewTokens(Role.PREFILL, 0, (event.token,), logprobs))
@@ -171,8 +160,10 @@ class HandoffMachine:
         self._early.clear()
 
     def _on_decoder(self, event: DecoderEvent, now_s: float) -> None:
+        if self._without_main and event.role is Role.MAIN:
+            return  # it crossed the abort
         if not self._holders.hears(event):
-            raise _BrokenProtocol(event.role, f"{type(event).__name__} after its end")
+            raise BrokenProtocol(event.role, f"{type(event).__name__} after its end")
         if self.phase is Phase.PREFILLING:
             self._early.append((event, now_s))
         else:
@@ -191,7 +182,7 @@ class HandoffMachine:
                 self._catch_up.relay_tokens(len(event.tokens), now_s)
             case Stopped(next_index=next_index):
                 if self.phase is not Phase.STOPPING:
-                    raise _BrokenProtocol(Role.RELAY, "Stopped without being asked")
+                    raise BrokenProtocol(Role.RELAY, "Stopped without being asked")
                 # A relay stopped before it had its KV does not know of index 0.
                 self._check_next_index(event, max(next_index, 1))
                 self._take_over(now_s)
@@ -203,21 +194,30 @@ class HandoffMachine:
 
     def _on_main(self, event: DecoderEvent, now_s: float) -> None:
         if isinstance(event, KvReady):
-            if self.phase is Phase.RELAYING:
-                self._begin_handoff(now_s)
+            self._main_ready = True
+            self._begin_handoff(now_s)
             return
         if isinstance(event, Extended):
             self._on_extended(event, now_s)
             return
         if self.phase is not Phase.MAIN_DECODES or isinstance(event, Stopped):
-            raise _BrokenProtocol(Role.MAIN, f"{type(event).__name__} while waiting for {self.phase.value}")
+            raise BrokenProtocol(Role.MAIN, f"{type(event).__name__} while waiting for {self.phase.value}")
         if isinstance(event, NewTokens):
             self._show(event)
         else:
             self._check_next_index(event, event.next_index)
             self._finish(event.reason)
 
+    def _on_main_load(self, load: DecoderLoad, now_s: float) -> None:
+        self._main_load = load
+        self._catch_up.main_step(load.step_s)
+        self._begin_handoff(now_s)
+
     def _begin_handoff(self, now_s: float) -> None:
+        if self.phase is not Phase.RELAYING or not self._main_ready:
+            return
+        if self._main_load is not None and full(self._main_load):
+            return  # until a load with a free slot is told
         if settled(self._leaning, self._main_load) is HandoffMode.ONE_SHOT:
             self._stop_relay()
         else:
@@ -227,7 +227,7 @@ class HandoffMachine:
         try:
             self._catch_up.extended(event, now_s)
         except Unasked as error:
-            raise _BrokenProtocol(Role.MAIN, str(error)) from error
+            raise BrokenProtocol(Role.MAIN, str(error)) from error
         if self.phase is Phase.CATCHING_UP:
             self._next_round(now_s)
 
@@ -258,22 +258,43 @@ class HandoffMachine:
 
     def _show(self, event: NewTokens) -> None:
         if event.logprobs and len(event.logprobs) != len(event.tokens):
-            raise _BrokenProtocol(event.role, f"{len(event.logprobs)} logprobs for {len(event.tokens)} tokens")
+            raise BrokenProtocol(event.role, f"{len(event.logprobs)} logprobs for {len(event.tokens)} tokens")
         try:
             self.log.append(event.first_index, event.tokens)
         except OutOfOrder as error:
-            raise _BrokenProtocol(event.role, str(error)) from error
+            raise BrokenProtocol(event.role, str(error)) from error
         self._actions.append(Emit(event.first_index, event.tokens, event.role, event.logprobs))
 
     def _check_next_index(self, event: Stopped | Finished, next_index: int) -> None:
         if next_index != self.log.next_index:
             text = f"{type(event).__name__} at index {next_index} after tokens up to {self.log.next_index}"
-            raise _BrokenProtocol(event.role, text)
+            raise BrokenProtocol(event.role, text)
 
     def _on_trouble(self, event: Trouble) -> None:
         fatal = self._holders.fatal(event, first_token=self.phase is not Phase.PREFILLING)
-        if fatal is not None:
+        if fatal is None:
+            return
+        if self._relay_suffices(event):
+            self._go_on_without_main(fatal[1])
+        else:
             self._fail(fatal[0], event.role, fatal[1])
+
+    def _relay_suffices(self, trouble: Trouble) -> bool:
+        if not self._relayed:
+            return False
+        if trouble.role is Role.MAIN:
+            return self.phase in (Phase.PREFILLING, Phase.RELAYING, Phase.CATCHING_UP)
+        # Of prefill, after its token, main alone may still have needed something.
+        return trouble.role is Role.PREFILL and self.phase is Phase.RELAYING and self._holders.has_kv(Role.RELAY)
+
+    def _go_on_without_main(self, why: str) -> None:
+        self._without_main, self._main_ready = True, False
+        self._early = [(event, at_s) for event, at_s in self._early if event.role is not Role.MAIN]
+        if self._holders.give_up(Role.MAIN):
+            self._actions.append(Abort(Role.MAIN, why))
+        if self.phase is Phase.CATCHING_UP:
+            self.phase = Phase.RELAYING
+            self._actions.extend(self._catch_up.lift())
 
     def _finish(self, reason: FinishReason) -> None:
         self._end("the answer is complete")

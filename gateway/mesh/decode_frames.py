@@ -44,8 +44,13 @@ def decode_events(frame: decode_pb2.DecodeFrame, role: Role) -> EventsByHandle:
     events: EventsByHandle = {}
     for opening in frame.opening:
         events.setdefault(opening.handle, []).append(_opening_event(opening, role))
-    for handle, run in _token_runs(frame):
-        events.setdefault(handle, []).append(run.event(role))
+    handles = list(frame.handle)
+    if len(set(handles)) == len(handles) and not frame.logprobs_of:  # as of a step, which almost every frame is
+        for handle, index, token in zip(handles, frame.index, frame.token, strict=True):
+            events.setdefault(handle, []).append(NewTokens(role, index, (token,)))
+    else:
+        for handle, run in _token_runs(frame):
+            events.setdefault(handle, []).append(run.event(role))
     for closing in frame.closing:
         events.setdefault(closing.handle, []).append(_closing_event(closing, role))
     return events

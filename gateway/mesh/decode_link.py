@@ -11,7 +11,8 @@ import grpc.aio
 
 from gateway.generation import GenerationSpec
 from gateway.handoff.actions import Extend
-from gateway.handoff.events import HandoffEvent
+from gateway.handoff.events import HandoffEvent, MainLoad
+from gateway.handoff.slots import SlotBook
 from gateway.mesh.decode_frames import decode_events, decoder_load
 from gateway.mesh.link import Link
 from gateway.mesh.wiring import Wiring
@@ -31,7 +32,7 @@ class DecodeLink(Link[decode_pb2.DecodeCommand, decode_pb2.DecodeFrame]):
     ) -> None:
         """`on_load` hears each report of the decoder's load, before the events of its frame."""
         super().__init__(registration, wiring)
-        self.last_load: DecoderLoad | None = None  # as the decoder last reported it
+        self._slots = SlotBook()
         self._on_load = on_load
 
     def admit(self, handle: int, request: RequestId, spec: GenerationSpec) -> None:
@@ -64,6 +65,26 @@ class DecodeLink(Link[decode_pb2.DecodeCommand, decode_pb2.DecodeFrame]):
     def stop(self, handle: int) -> None:
         self._send(decode_pb2.DecodeCommand(stop=decode_pb2.Stop(handle=handle)))
 
+    def ask_slot(self, handle: int) -> DecoderLoad | None:
+        """The load as the request is to see it; None: not told. Where it is full the handle hears MainLoad once it has a slot."""
+        return self._slots.ask(handle)
+
+    def leave_slot(self, handle: int) -> None:
+        """The decoder has the request in its load by now, or no slot is wanted any more."""
+        self._slots.leave(handle)
+
+    def abort(self, handle: int, reason: str) -> None:
+        self._slots.leave(handle)
+        super().abort(handle, reason)
+
+    def _take(self, frame: decode_pb2.DecodeFrame) -> None:
+        super()._take(frame)
+        # Only now: what the frame says of requests that were given a slot before belongs to its load.
+        while (granted := self._slots.grant()) is not None:
+            handle, load = granted
+            if load is not None:
+                self._handles.deliver(handle, (MainLoad(load),))
+
     def _attach(self, channel: grpc.aio.Channel) -> grpc.aio.StreamStreamCall[decode_pb2.DecodeCommand, decode_pb2.DecodeFrame]:
         return decode_pb2_grpc.DecodeStub(channel).Attach()
 
@@ -82,6 +103,7 @@ class DecodeLink(Link[decode_pb2.DecodeCommand, decode_pb2.DecodeFrame]):
     def _load_of(self, frame: decode_pb2.DecodeFrame) -> float | None:
         if not frame.HasField("load"):
             return None
-        load = self.last_load = decoder_load(frame.load)
+        load = decoder_load(frame.load)
+        self._slots.report(load)
         self._on_load(load)
         return (load.running + load.waiting) / load.slots

@@ -21,6 +21,12 @@ _ERROR_CODES = {
     prefill_pb2.PREFILL_ERROR_CODE_LEASE_EXPIRED: MeshErrorCode.DEADLINE,
 }
 
+_TRANSFER_CODES = {
+    kv_pb2.REFUSAL_REASON_UNSPECIFIED: MeshErrorCode.PEER_LOST,
+    kv_pb2.REFUSAL_REASON_NO_MEMORY: MeshErrorCode.OVERLOADED,
+    kv_pb2.REFUSAL_REASON_LEASE_EXPIRED: MeshErrorCode.DEADLINE,
+}
+
 
 def prefill_events(frame: prefill_pb2.PrefillFrame, targets_of: Callable[[int], Targets]) -> EventsByHandle:
     """What the frame says of each handle, in order. Raises ValueError for a malformed frame."""
@@ -77,12 +83,13 @@ def _transfer_failed(message: prefill_pb2.TransferFailed, targets: Targets) -> H
     role = targets.get(message.target)
     if role is None:
         return _no_target(message.target)
+    code = _TRANSFER_CODES.get(message.reason, MeshErrorCode.KV_REFUSED)
     if message.reason == kv_pb2.REFUSAL_REASON_UNSPECIFIED:
-        return TransferFailed(role, f"lost during the transfer: {message.message}")
+        return TransferFailed(role, f"lost during the transfer: {message.message}", code)
     # An enum value of a newer peer has no name here, and is no reason to lose the message.
     names = kv_pb2.RefusalReason.DESCRIPTOR.values_by_number
     name = names[message.reason].name.removeprefix("REFUSAL_REASON_") if message.reason in names else str(message.reason)
-    return TransferFailed(role, f"refused the transfer, {name}: {message.message}")
+    return TransferFailed(role, f"refused the transfer, {name}: {message.message}", code)
 
 
 def _no_target(target: str) -> Failed:

@@ -10,9 +10,10 @@ from collections.abc import Mapping, Sequence
 import grpc.aio
 
 from gateway.generation import GenerationSpec
-from gateway.handoff.events import HandoffEvent
+from gateway.handoff.events import HandoffEvent, PrefillProgress
 from gateway.mesh.link import Link
 from gateway.mesh.prefill_frames import prefill_events
+from gateway.mesh.wiring import Wiring
 from pdd.catalog.base import Registration
 from pdd.identity import RequestId
 from pdd.sampling_proto import sampling_to_proto
@@ -20,6 +21,10 @@ from pdd.v1 import identity_pb2, prefill_pb2, prefill_pb2_grpc
 
 
 class PrefillLink(Link[prefill_pb2.PrefillCommand, prefill_pb2.PrefillFrame]):
+    def __init__(self, registration: Registration, wiring: Wiring) -> None:
+        super().__init__(registration, wiring)
+        self._queued_tokens = 0  # prompt tokens to be computed, as prefill last said
+
     def start(self, handle: int, request: RequestId, spec: GenerationSpec, targets: Sequence[Registration]) -> None:
         """Compute the prompt and send its KV to the targets, each of which has been sent its admission."""
         start = prefill_pb2.StartPrefill(
@@ -53,4 +58,8 @@ class PrefillLink(Link[prefill_pb2.PrefillCommand, prefill_pb2.PrefillFrame]):
     def _load_of(self, frame: prefill_pb2.PrefillFrame) -> float | None:
         if not frame.HasField("load"):
             return None
+        # Each chunk leaves less to do. More to do shows only that somebody has asked, not that anything is computed.
+        before, self._queued_tokens = self._queued_tokens, frame.load.queued_tokens
+        if self._queued_tokens < before:
+            self.broadcast(PrefillProgress())
         return (frame.load.running + frame.load.waiting) / self.registration.slots

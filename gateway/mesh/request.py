@@ -17,17 +17,21 @@ from gateway.handoff import agreement
 from gateway.handoff.actions import Abort, Action, Emit, Extend, Fail, Finish, StopRelay, ThrottleRelay
 from gateway.handoff.events import (
     ClientGone,
+    Closed,
     DeadlinePassed,
     Extended,
+    Failed,
     FirstToken,
     HandoffEvent,
     KvReady,
     MainLoad,
     NewTokens,
+    PrefillProgress,
     StopRequested,
 )
 from gateway.handoff.machine import HandoffMachine
 from gateway.handoff.pace import Measured
+from gateway.handoff.phase import Phase
 from gateway.mesh.decode_link import DecodeLink
 from gateway.mesh.observer import MeshObserver
 from gateway.mesh.player import Player
@@ -121,7 +125,8 @@ class RunningRequest:
 
     def deliver(self, events: Sequence[HandoffEvent]) -> None:
         """Take what one frame says of the request."""
-        self._heard_s = self._loop.time()
+        if self._machine.phase is Phase.PREFILLING or not isinstance(events[0], PrefillProgress):
+            self._heard_s = self._loop.time()
         self._feed(events)
 
     # For the API
@@ -167,9 +172,7 @@ class RunningRequest:
             for event in events:
                 if not isinstance(event, NewTokens):  # of which there are many, and there is nothing to note
                     self._note(event, now_s)
-                for action in self._machine.handle(event, now_s):
-                    self._recorder.note_action(action, now_s)
-                    self._perform(action, now_s)
+                self._act_on(event, now_s)
         except Exception as error:
             # A fault of ours must not take down the stream that it came over, which others share; the client gets it.
             log.exception("request broke", request=str(self._request), label=self._spec.label)
@@ -177,14 +180,25 @@ class RunningRequest:
         finally:
             self._unread.let_go()
 
+    def _act_on(self, event: HandoffEvent, now_s: float) -> None:
+        for action in self._machine.handle(event, now_s):
+            self._recorder.note_action(action, now_s)
+            self._perform(action, now_s)
+
     def _note(self, event: HandoffEvent, now_s: float) -> None:
         match event:
             case FirstToken(cached_tokens=cached_tokens):
                 self._cached_tokens = cached_tokens
-            case KvReady(role=Role.MAIN) if (load := self._links.decoders[Role.MAIN].last_load) is not None:
-                self._machine.handle(MainLoad(load), now_s)
-            case Extended(scored_tokens=scored, agreed_tokens=agreed) if scored:
-                self._note_agreement(scored, agreed)
+            case KvReady(role=Role.MAIN) if not self._machine.over:
+                load = self._links.decoders[Role.MAIN].ask_slot(self._handles[Role.MAIN])
+                if load is not None:
+                    self._act_on(MainLoad(load), now_s)
+            case Extended(scored_tokens=scored, agreed_tokens=agreed):
+                self._links.decoders[Role.MAIN].leave_slot(self._handles[Role.MAIN])
+                if scored:
+                    self._note_agreement(scored, agreed)
+            case Failed(role=Role.MAIN) | Closed(role=Role.MAIN):
+                self._links.decoders[Role.MAIN].leave_slot(self._handles[Role.MAIN])
         if not self._machine.over:
             self._recorder.note_event(event, now_s)
 

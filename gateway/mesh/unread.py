@@ -21,6 +21,7 @@ class Unread:
         self._changed = asyncio.Event()
         self._listener: Callable[[], None] | None = None
         self._held = False
+        self._untold = False  # a change that the reader was kept from
 
     def add(self, tokens: Tokens) -> bool:
         """False, and nothing kept, where more tokens would wait than the bound allows."""
@@ -46,27 +47,26 @@ class Unread:
 
     def wake(self) -> None:
         """Let the reader look again though nothing was added."""
-        self._changed.set()
-        if not self._held:
-            self._tell()
+        if self._held:
+            self._untold = True
+        elif self._listener is not None:
+            self._listener()
+        else:
+            self._changed.set()
 
     def listen(self, listener: Callable[[], None] | None) -> None:
         """Call `listener` at every change instead, unless it is held back."""
         self._listener = listener
 
     def hold(self) -> None:
-        """Keep changes from the listener until `let_go`: whoever makes them is in the middle of something."""
+        """Keep changes from the reader until `let_go`: whoever makes them is in the middle of something."""
         self._held = True
 
     def let_go(self) -> None:
         self._held = False
-        if self._changed.is_set():
-            self._tell()
-
-    def _tell(self) -> None:
-        if self._listener is not None:
-            self._changed.clear()
-            self._listener()
+        if self._untold:
+            self._untold = False
+            self.wake()
 
     async def changed(self) -> None:
         """Until something was added, or `wake` called, since the last time."""

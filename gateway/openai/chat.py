@@ -25,7 +25,7 @@ class ChatCompletions:
 
     async def post(self, request: web.Request) -> web.StreamResponse:
         api = self._api
-        body = parse(ChatRequest, await read_body(request, api.body_deadline_s))
+        body = parse(ChatRequest, await read_body(request, api.body_deadline_s), api.prompting.check_pieces)
         api.prompting.check_model(body.model)
         with fields_named(body.renamed):
             prompt = api.prompting.chat([message.plain() for message in body.messages])

@@ -25,7 +25,7 @@ class Completions:
 
     async def post(self, request: web.Request) -> web.StreamResponse:
         api = self._api
-        body = parse(CompletionRequest, await read_body(request, api.body_deadline_s))
+        body = parse(CompletionRequest, await read_body(request, api.body_deadline_s), api.prompting.check_pieces)
         api.prompting.check_model(body.model)
         with fields_named(body.renamed):
             prompt = api.prompting.text(body.prompt) if isinstance(body.prompt, str) else api.prompting.ids(body.prompt)

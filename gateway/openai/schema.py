@@ -6,14 +6,18 @@ field that is not supported is refused by name, and so is an unknown field. `pro
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import itertools
+from collections.abc import Callable, Mapping
 from typing import Annotated, TypeVar
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, PlainValidator, ValidationError
-from pydantic_core import ErrorDetails, PydanticCustomError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, FailFast, PlainValidator, ValidationError
+from pydantic_core import ErrorDetails, PydanticCustomError, from_json
 
 from gateway.openai.errors import BadRequest
-from gateway.prompting import Options
+from gateway.prompting import MAX_STOPS, Options
+from pdd.sampling_proto import MAX_LOGIT_BIASES
+
+MAX_FIELDS = 64  # of one object; more than any object here knows
 
 
 def _only(*defaults: object) -> AfterValidator:
@@ -69,7 +73,7 @@ class TextPart(_Object):
 
 class Message(_Object):
     role: str
-    content: Annotated[list[TextPart], BeforeValidator(_parts)]
+    content: Annotated[list[TextPart], FailFast(), BeforeValidator(_parts)]
     name: Annotated[object, _only()] = None
     refusal: Annotated[object, _only()] = None
     audio: Annotated[object, _only()] = None
@@ -153,7 +157,7 @@ class _GenerationRequest(_Object):
 
 
 class ChatRequest(_GenerationRequest):
-    messages: list[Message]
+    messages: Annotated[list[Message], FailFast()]
     logprobs: bool | None = None
     top_logprobs: int | None = None
     # Known and not supported.
@@ -205,12 +209,52 @@ class CompletionRequest(_GenerationRequest):
 RequestT = TypeVar("RequestT", bound=_GenerationRequest)
 
 
-def parse(kind: type[RequestT], body: bytes) -> RequestT:
-    """Raises BadRequest, which names the first field that is wrong. Depth of nesting is bounded by the JSON parser."""
+def parse(kind: type[RequestT], body: bytes, check_pieces: Callable[[int, str], None]) -> RequestT:
+    """Raises BadRequest, which names the first field that is wrong, and what `check_pieces` raises.
+
+    Depth of nesting is bounded by the JSON parser.
+    """
+    _check_sizes(_plain(body), check_pieces)
     try:
         return kind.model_validate_json(body)
     except ValidationError as error:
         raise _refusal(error.errors(include_url=False, include_context=False, include_input=False)[0]) from error
+
+
+def _check_sizes(body: object, check_pieces: Callable[[int, str], None]) -> None:
+    """Refuse what is too much whatever it says: the model below lists every mistake, and a body has room for a million."""
+    if not isinstance(body, dict):
+        return
+    _at_most(MAX_FIELDS, body, None)
+    _at_most(MAX_STOPS, body.get("stop"), "stop")
+    _at_most(MAX_LOGIT_BIASES, body.get("logit_bias"), "logit_bias")
+    _at_most(MAX_FIELDS, body.get("stream_options"), "stream_options")
+    prompt, messages = body.get("prompt"), body.get("messages")
+    if isinstance(prompt, list):
+        check_pieces(len(prompt), "prompt")
+    if not isinstance(messages, list):
+        return
+    contents = [message.get("content") for message in messages if isinstance(message, dict)]
+    parts = [content for content in contents if isinstance(content, list)]
+    # A message without parts is still one piece.
+    check_pieces(len(messages) - len(parts) + sum(max(1, len(content)) for content in parts), "messages")
+    for place, message in enumerate(messages):
+        _at_most(MAX_FIELDS, message, f"messages[{place}]")
+    for part in itertools.chain.from_iterable(parts):
+        _at_most(MAX_FIELDS, part, "messages")
+
+
+def _plain(body: bytes) -> object:
+    try:
+        return from_json(body)
+    except ValueError:
+        return None  # the model's own parser says what is wrong
+
+
+def _at_most(bound: int, value: object, field: str | None) -> None:
+    if isinstance(value, list | dict) and len(value) > bound:
+        message = f"at most {bound} entries, got {len(value)}"
+        raise BadRequest(f"{field}: {message}" if field else f"The body has too many fields: {message}", field, "invalid_value")
 
 
 _CODES = {

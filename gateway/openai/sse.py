@@ -53,6 +53,8 @@ class EventStream:
         self._request = request
         self._write_deadline_s = write_deadline_s
         self._chunked = False
+        self._protocol = request.protocol
+        self._transport = request.transport  # None where the client has gone already
         self.response: web.StreamResponse = _Response(headers=_HEADERS)
 
     @property
@@ -62,7 +64,7 @@ class EventStream:
     @property
     def full(self) -> bool:
         """The client has so much to read that nothing should be added."""
-        return self._request.protocol.writing_paused
+        return self._protocol.writing_paused
 
     async def send(self, data: bytes) -> None:
         """Send events, after the head of the response if these are the first. Raises ClientLeft."""
@@ -73,7 +75,7 @@ class EventStream:
     def push(self, data: bytes) -> None:
         """Send events once the stream has started, without a wait, and whether it is full or not."""
         # Past aiohttp's writer, whose only way to write is a coroutine; the framing is all that it adds.
-        transport = self._request.transport
+        transport = self._transport
         if transport is not None and not transport.is_closing():  # else the client has gone, and the handler is about to hear it
             transport.write(b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data)
 

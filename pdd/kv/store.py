@@ -23,7 +23,7 @@ from pdd.identity import RequestId
 
 
 class NoMemory(Exception):
-    """A range does not fit beside what is held; nothing of it was reserved."""
+    """A range does not fit beside what is held, or not at all, as the text says; nothing of it was reserved."""
 
 
 class LeaseEnded(Exception):
@@ -79,6 +79,11 @@ class BlockStore:
         if blocks < 0 or block_bytes < 1:
             raise ValueError(f"a range of {blocks} blocks of {block_bytes} bytes can't be reserved")
         needed, free = blocks * block_bytes, self.budget_bytes - self.used_bytes
+        if needed > self.budget_bytes:
+            raise NoMemory(
+                f"{blocks} blocks need {needed} bytes, more than the whole budget of {self.budget_bytes}: "
+                "raise PDD_KV_BUDGET_MB, or send a shorter prompt"
+            )
         if needed > free:
             raise NoMemory(
                 f"{blocks} blocks need {needed} bytes and {free} of {self.budget_bytes} are free: retry when others have ended, "

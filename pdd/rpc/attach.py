@@ -12,14 +12,18 @@ from typing import Generic, Protocol, TypeVar
 
 import grpc
 import grpc.aio
+from google.protobuf.message import DecodeError
 
 from pdd.identity import Instance
+from pdd.telemetry import get_logger
 from pdd.v1 import decode_pb2, identity_pb2, prefill_pb2
 
 PROTOCOL = "pdd.v1"
 HELLO_TIMEOUT_S = 10.0  # for the peer's first command
 WRITE_TIMEOUT_S = 30.0  # for one frame to leave; a peer that takes longer is as good as gone
 FAREWELL_TIMEOUT_S = 2.0  # for the last frame to leave before the call is answered
+
+log = get_logger(__name__)
 
 # What a write raises on a call that is dying, by how far it got.
 _DEAD_CALL = (grpc.aio.AioRpcError, grpc.aio.InternalError, grpc.aio.UsageError, asyncio.InvalidStateError)
@@ -121,7 +125,7 @@ async def serve_attached(
 async def _read(context: grpc.aio.ServicerContext[CommandT, FrameT], session: AttachedSession[CommandT, FrameT]) -> None:
     try:
         async with asyncio.timeout(HELLO_TIMEOUT_S):
-            first = await context.read()
+            first = await _next_command(context)
     except TimeoutError:
         raise StreamEnd(grpc.StatusCode.FAILED_PRECONDITION, f"no Hello within {HELLO_TIMEOUT_S:g} s") from None
     if first is grpc.aio.EOF:
@@ -132,11 +136,20 @@ async def _read(context: grpc.aio.ServicerContext[CommandT, FrameT], session: At
         raise StreamEnd(grpc.StatusCode.FAILED_PRECONDITION, text)
     while True:
         # No deadline: a peer may have nothing to say for hours. Keepalive pings find a dead one.
-        command = await context.read()
+        command = await _next_command(context)
         if command is grpc.aio.EOF:
             # A half-closed stream can't be told from a dead peer's: it voids its handles either way.
             raise StreamEnd(grpc.StatusCode.OK)
         session.accept(command)
+
+
+async def _next_command(context: grpc.aio.ServicerContext[CommandT, FrameT]) -> CommandT:
+    try:
+        return await context.read()
+    except DecodeError as error:
+        text = f"a command is not the message that protos/pdd/v1 describes: {error}"
+        log.warning("a stream ends: a command can't be decoded", peer=context.peer(), error=str(error))
+        raise StreamEnd(grpc.StatusCode.INVALID_ARGUMENT, text) from error
 
 
 async def _write(

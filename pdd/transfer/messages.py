@@ -92,10 +92,10 @@ def _find_field(data: bytes, at: int, key: int) -> tuple[int, int]:
 # ── calls ──
 
 
-def open_push(channel: grpc.aio.Channel, timeout_s: float) -> PushCall:
-    """A call of Push, as the generated stub makes it."""
+def open_push(channel: grpc.aio.Channel) -> PushCall:
+    """A call of Push, as the generated stub makes it; without a deadline, since only silence ends a transfer."""
     push = channel.stream_stream(f"/{SERVICE}/Push", encode_push, kv_pb2.PushReply.FromString)
-    return push(timeout=timeout_s)
+    return push()
 
 
 def add_push(server: grpc.aio.Server, serve: Callable[[object, PushContext], Awaitable[None]]) -> None:

@@ -160,6 +160,8 @@ class Receiver:
             if message is None:
                 return
             reply = inbound.take(message)
+            if inbound.stage is Stage.RECEIVING:  # a frame was verified: the lease bounds silence, not the whole transfer
+                self._renew(inbound)
             self._tell(entry, inbound)
         if inbound.stage is Stage.REFUSED:
             await stream.read()  # to the sender's end: the refusal is being said
@@ -170,12 +172,14 @@ class Receiver:
 
     def _tell(self, entry: _Entry, inbound: Inbound) -> None:
         """Report where a message of the sender has led to, if to an end."""
-        request = inbound.admission.request
         if inbound.received is not None:
-            inbound.renew(self._desk.renew(request, _now_s()).expires_s)
+            self._renew(inbound)
             entry.listener.ready(inbound.received)
         elif inbound.refusal is not None:
-            self._fail(request, entry, inbound.refusal.reason, str(inbound.refusal))
+            self._fail(inbound.admission.request, entry, inbound.refusal.reason, str(inbound.refusal))
+
+    def _renew(self, inbound: Inbound) -> None:
+        inbound.renew(self._desk.renew(inbound.admission.request, _now_s()).expires_s)
 
     def _fail(self, request: RequestId, entry: _Entry, reason: Refusal | None, message: str) -> None:
         """The end of an admission that its owner did not ask for. Does nothing where it has ended already."""

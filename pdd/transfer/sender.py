@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 import grpc.aio
 
+from pdd.kv.wire import WireFrame
 from pdd.transfer.base import TransferLost
 from pdd.transfer.feed import BlockFeed
 from pdd.transfer.messages import PushCall, open_push
@@ -20,6 +21,7 @@ from pdd.transfer.outbound import OfferedKv, Outbound, Stage, TransferReport
 from pdd.v1 import kv_pb2
 
 OnWanted = Callable[[int, int], None]  # missing blocks, missing bytes
+OnProgress = Callable[[], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,18 +37,20 @@ async def send(
     *,
     on_wanted: OnWanted,
     lease_s: float,
+    on_progress: OnProgress | None = None,
     settings: SenderSettings | None = None,
 ) -> TransferReport:
     """Offer at once, send what the receiver wants as the feed grows, commit when it is complete.
 
-    `on_wanted` is called when the offer is accepted. Raises TransferRefused with the receiver's reason; TransferLost when the
-    peer can't be reached, goes away, or has not committed within `lease_s`; the feed's error when it fails. Cancelling the
-    calling task cancels the transfer: the receiver's acknowledgement, or the end of the call, comes before CancelledError does.
+    `on_wanted` is called when the offer is accepted, `on_progress` whenever the receiver answers and whenever the connection has
+    taken a frame. Raises TransferRefused with the receiver's reason; TransferLost when the peer can't be reached, goes away, or
+    nothing has moved for `lease_s`; the feed's error when it fails. Cancelling the calling task cancels the transfer: the
+    receiver's acknowledgement, or the end of the call, comes before CancelledError does.
     """
     settings = settings or SenderSettings()
-    call = open_push(channel, lease_s)
+    call = open_push(channel)
     outbound = Outbound(offer, feed)
-    session = _Session(call, outbound, on_wanted, settings.offer_s)
+    session = _Session(call, outbound, on_wanted, on_progress or _ignore, min(settings.offer_s, lease_s), lease_s)
     running = asyncio.create_task(session.run(), name=f"send {offer.request}")
     try:
         # Shielded: gRPC tears the call down when a task that reads or writes is cancelled, and Cancel could not be sent any more.
@@ -69,8 +73,11 @@ class _Session:
     _call: PushCall
     _outbound: Outbound
     _on_wanted: OnWanted
+    _on_progress: OnProgress
     _offer_s: float
+    _silence_s: float
     _changed: asyncio.Event = field(default_factory=asyncio.Event, init=False)
+    _patience: asyncio.Timeout = field(default_factory=lambda: asyncio.timeout(None), init=False)  # the current read's
 
     async def run(self) -> None:
         """Returns once the transfer has ended, well or badly."""
@@ -98,15 +105,23 @@ class _Session:
                     if _is_cancelled():
                         raise
                     return
+                if isinstance(message, WireFrame):
+                    self._frame_taken()
+
+    def _frame_taken(self) -> None:
+        if self._outbound.stage is not Stage.ENDED and not self._patience.expired():
+            self._patience.reschedule(asyncio.get_running_loop().time() + self._silence_s)
+            self._on_progress()
 
     async def _read(self) -> None:
         while self._outbound.stage is not Stage.ENDED:
             unanswered = self._outbound.stage in (Stage.OFFERING, Stage.OFFERED)
+            self._patience = asyncio.timeout(self._offer_s if unanswered else self._silence_s)
             try:
-                async with asyncio.timeout(self._offer_s if unanswered else None):
+                async with self._patience:
                     reply = await self._call.read()
             except TimeoutError:
-                self._outbound.lost(f"no answer to the offer within {self._offer_s} s: is the target up, and its address right?")
+                self._outbound.lost(self._silence(unanswered))
             except grpc.aio.AioRpcError as error:
                 self._outbound.lost(f"{error.code().name}: {error.details()}")
             except asyncio.CancelledError:
@@ -124,7 +139,17 @@ class _Session:
         self._outbound.take_reply(reply, asyncio.get_running_loop().time())
         if offered and self._outbound.stage is Stage.SENDING:
             self._on_wanted(self._outbound.missing_blocks, self._outbound.missing_bytes)
+        self._on_progress()
         self._changed.set()
+
+    def _silence(self, unanswered: bool) -> str:
+        if unanswered:
+            return f"no answer to the offer within {self._offer_s:g} s: is the target up, and its address right?"
+        return f"nothing moved for the lease of {self._silence_s:g} s: is the link up, and prefill not overloaded?"
+
+
+def _ignore() -> None:
+    """Nobody wants to hear of progress."""
 
 
 def _is_cancelled() -> bool:

@@ -14,10 +14,15 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Self
 
+import grpc
 import grpc.aio
+from google.protobuf.message import DecodeError
 
+from pdd.telemetry import get_logger
 from pdd.transfer.messages import PushContext, PushMessage
 from pdd.v1 import kv_pb2
+
+log = get_logger(__name__)
 
 
 class PushStream:
@@ -49,10 +54,23 @@ class PushStream:
         return kind is None
 
     async def read(self) -> PushMessage | None:
-        """The next message; None at the end of the stream, closed or dead. Once refused, whatever comes is passed over."""
-        message = await self._context.read()
-        while self._refusing is not None and isinstance(message, PushMessage):
+        """The next message; None at the end of the stream, closed or dead. Once refused, whatever comes is passed over.
+
+        What can't be decoded ends the call with INVALID_ARGUMENT; AbortError is raised.
+        """
+        message = await self._next()
+        while self._refusing is not None and message is not None:
+            message = await self._next()
+        return message
+
+    async def _next(self) -> PushMessage | None:
+        try:
             message = await self._context.read()
+        except DecodeError as error:
+            log.warning("a transfer ends: a message can't be decoded", peer=self._context.peer(), error=str(error))
+            async with self._saying:  # gRPC can't send a status while a write is under way
+                text = f"a message is not the PushRequest that protos/pdd/v1/kv.proto describes: {error}"
+                await self._context.abort(grpc.StatusCode.INVALID_ARGUMENT, text)
         return message if isinstance(message, PushMessage) else None
 
     async def answer(self, reply: kv_pb2.PushReply) -> bool:

@@ -57,7 +57,7 @@ class RunningJob:
     ) -> None:
         loop, layout = asyncio.get_running_loop(), parts.engine.layout
         hashes = chain_hashes(spec.prompt, layout.block_tokens, spec.salt)
-        expires_s = loop.time() + spec.lease_s
+        self._expires_s = loop.time() + spec.lease_s
         self._parts = parts
         self._spec = spec
         self._emit = emit
@@ -65,14 +65,14 @@ class RunningJob:
         self._job = Job(handle, len(spec.prompt), (target.id for target in targets))
         self._feed = BlockFeed()
         self._first: TokenOut | None = None
-        self._pinned = parts.store.reserve(spec.request, len(hashes), layout.block_bytes, expires_s)
+        self._pinned = parts.store.reserve(spec.request, len(hashes), layout.block_bytes, self._expires_s)
         self._seq = next(parts.seqs)
         parts.running[self._seq] = self
         parts.engine.prefill(self._seq, spec.prompt, spec.sampling)
         # The offers leave at once, so that their round trips hide behind the prefill.
         offer = OfferedKv(spec.request, parts.instance, layout, len(spec.prompt), hashes)
         self._sending = {target.id: self._send(target.id, target.kv_address, offer) for target in targets}
-        self._expiry = loop.call_at(expires_s, self._expire)
+        self._expiry = loop.call_at(self._expires_s, self._expire)
 
     @property
     def transferring(self) -> bool:
@@ -113,7 +113,8 @@ class RunningJob:
     # ── the transfers ──
 
     def _send(self, target: str, address: str, offer: OfferedKv) -> TransferTask:
-        running = transfer(self._parts.channels, address, offer, self._feed, self._spec.lease_s, partial(self._wanted, target))
+        wanted, lease_s = partial(self._wanted, target), self._spec.lease_s
+        running = transfer(self._parts.channels, address, offer, self._feed, lease_s, wanted, self._renew)
         task = asyncio.get_running_loop().create_task(running, name=f"transfer {offer.request} to {target}")
         # A callback and not a line at the task's end: a task that is cancelled before it has started never runs.
         task.add_done_callback(partial(self._transfer_over, target))
@@ -135,8 +136,19 @@ class RunningJob:
 
     # ── shared ──
 
+    def _renew(self) -> None:
+        """A transfer moves: the lease bounds silence, not the whole of it."""
+        if self._seq in self._parts.running:
+            self._expires_s = asyncio.get_running_loop().time() + self._spec.lease_s
+            self._parts.store.renew(self._pinned, self._expires_s)
+
     def _expire(self) -> None:
-        text = f"the lease of {self._spec.lease_s:g} s ran out: give it a longer one, or retry when prefill is less loaded"
+        loop = asyncio.get_running_loop()
+        if loop.time() < self._expires_s:  # renewed since; moving the timer with every frame would cost more
+            self._expiry = loop.call_at(self._expires_s, self._expire)
+            return
+        lease = f"the lease of {self._spec.lease_s:g} s ran out with no transfer moving"
+        text = f"{lease}: give it a longer one, or retry when prefill is less loaded"
         self.fail(events.LEASE_EXPIRED, text)
 
     def _carry_out(self, actions: list[Action]) -> None:

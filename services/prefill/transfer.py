@@ -32,11 +32,12 @@ async def transfer(
     feed: BlockFeed,
     lease_s: float,
     on_wanted: Callable[[int, int], None],
+    on_progress: Callable[[], None],
 ) -> TransferReport | TransferFailure:
     """Send `feed` to the decoder at `address`. Raises CancelledError alone, once the receiver has stopped writing."""
     try:
         async with channels.use(address) as channel:
-            return await send(channel, offer, feed, on_wanted=on_wanted, lease_s=lease_s)
+            return await send(channel, offer, feed, on_wanted=on_wanted, on_progress=on_progress, lease_s=lease_s)
     except TransferRefused as refusal:
         return TransferFailure(refusal.reason, f"{address} refused {offer.request}: {refusal}")
     except TransferLost as lost:

@@ -33,7 +33,7 @@ from pdd.sampling import SamplingParams
 
 Closing = Prefilled | Stopped | Finished | Aborted | Failed
 
-_PATIENCE_S = 60
+_PATIENCE_S = 240
 
 
 @dataclass(slots=True)

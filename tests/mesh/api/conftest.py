@@ -23,6 +23,7 @@ from gateway.openai.api import Api
 from gateway.openai.server import build_app, serve_http
 from gateway.prompting import Prompting
 from pdd.engine.sim.vocabulary import sim_card
+from pdd.model.card import ModelCard
 from pdd.rpc.server import serve
 from pdd.v1 import inference_pb2_grpc
 from tests.unit.gateway_api.scripted import Script, ScriptedGenerator, saying
@@ -111,3 +112,14 @@ async def gateway() -> AsyncIterator[Gateway]:
 async def http() -> AsyncIterator[aiohttp.ClientSession]:
     async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=20)) as session:
         yield session
+
+
+@pytest.fixture
+def unread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A request whose prompt is rendered or encoded fails as an internal error."""
+
+    def read(*_args: object) -> None:
+        raise AssertionError("the prompt was rendered or encoded")
+
+    monkeypatch.setattr(ModelCard, "render_chat", read)
+    monkeypatch.setattr(ModelCard, "encode", read)

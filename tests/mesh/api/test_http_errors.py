@@ -101,6 +101,22 @@ async def test_more_than_the_context_gets_400(
     assert (status, error["param"], error["code"]) == (400, param, "context_length_exceeded")
 
 
+@pytest.mark.parametrize(
+    "messages",
+    [
+        [{"role": "user", "content": "a"}] * 2_000,
+        [{"role": "user", "content": [{"type": "text", "text": "a"}] * 2_000}],
+        [{"role": "user", "content": "a" * 90_000}],
+    ],
+    ids=["messages", "parts", "characters"],
+)
+async def test_a_conversation_far_over_the_context_gets_400_unread(
+    gateway: Gateway, http: aiohttp.ClientSession, messages: object, unread: None
+) -> None:
+    status, error = await post(http, gateway.http + CHAT, BODY | {"messages": messages})
+    assert (status, error["param"], error["code"]) == (400, "messages", "context_length_exceeded")
+
+
 async def test_prompt_and_max_tokens_that_just_fit_are_served(gateway: Gateway, http: aiohttp.ClientSession) -> None:
     body = {"model": "pdd-sim", "prompt": [1] * 10, "max_tokens": CONTEXT - 10}
     async with http.post(gateway.http + TEXT, json=body) as reply:

@@ -115,6 +115,17 @@ async def test_done_carries_the_timeline(start: Start) -> None:
     ]
 
 
+@pytest.mark.parametrize(("count", "characters"), [(50_000, 1), (1, 90_000)])
+async def test_a_conversation_far_over_the_context_is_refused_unread(
+    stub: inference_pb2_grpc.InferenceAsyncStub, unread: None, count: int, characters: int
+) -> None:
+    message = inference_pb2.ChatMessage(role="user", content="a" * characters)
+    request = Request(chat=inference_pb2.ChatInput(messages=[message] * count))
+    error = await failure(stub.GenerateOnce(request, timeout=DEADLINE_S))
+    assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert (error.details() or "").startswith("chat.messages: ")
+
+
 @pytest.mark.parametrize(
     ("request_", "field"),
     [

@@ -25,6 +25,7 @@ from tests.mesh.gateway.scripted import ScriptedDecoder, ScriptedPrefill, servin
 
 KV_READY = decode_pb2.OpeningEvent(handle=1, kv_ready=decode_pb2.KvReady(blocks=4))
 BUSY = decode_pb2.DecodeLoad(running=8, waiting=3, slots=8)
+FULL = decode_pb2.DecodeLoad(running=8, slots=8)
 IDLE = decode_pb2.DecodeLoad(running=1, slots=8)
 
 
@@ -39,6 +40,9 @@ class Stage:
     def first_token(self, token: int = 100) -> None:
         event = prefill_pb2.PrefillEvent(handle=1, first_token=prefill_pb2.FirstToken(token=token))
         self.prefill.say(prefill_pb2.PrefillFrame(events=[event]))
+
+    def queued_at_prefill(self, tokens: int) -> None:
+        self.prefill.say(prefill_pb2.PrefillFrame(load=prefill_pb2.PrefillLoad(running=1, queued_tokens=tokens)))
 
     def relay_makes(self, first_index: int, count: int, load: decode_pb2.DecodeLoad = IDLE) -> None:
         indices = range(first_index, first_index + count)
@@ -77,7 +81,7 @@ async def test_everybody_is_told_at_once() -> None:
 async def test_silence_ends_a_request_and_aborts_it_everywhere() -> None:
     async with staged(stall_deadline_s=0.2) as stage, stage.mesh.generate(spec()) as generation:
         stage.first_token()
-        with pytest.raises(MeshError, match=r"nothing heard for 0\.\d+ s, waiting for the KV to reach main") as raised:
+        with pytest.raises(MeshError, match=r"nothing heard for 0\.\d+ s, waiting for tokens from the relay") as raised:
             async for _ in generation:
                 pass
         assert raised.value.code is MeshErrorCode.DEADLINE
@@ -97,6 +101,61 @@ async def test_a_request_that_is_heard_of_goes_on_beyond_the_deadline() -> None:
             stage.relay_makes(index, 1)
             index += 1
         assert isinstance(await anext(items), Tokens)
+
+
+async def test_prefill_that_computes_is_not_silent_for_those_that_wait_for_it() -> None:
+    async with staged(stall_deadline_s=1.0) as stage, stage.mesh.generate(spec()) as generation:
+        waiting = asyncio.ensure_future(anext(aiter(generation)))
+        loop = asyncio.get_running_loop()
+        end_s = loop.time() + 1.5
+        for left in range(1000, 0, -1):
+            if loop.time() >= end_s:
+                break
+            stage.queued_at_prefill(left)
+            await asyncio.wait([waiting], timeout=0.1)
+        assert not waiting.done()
+        stage.first_token()
+        assert await waiting == Tokens(0, (100,), "prefill-0")
+
+
+@pytest.mark.parametrize("has_its_token", [False, True])
+async def test_prefill_that_only_gets_more_to_do_or_works_for_others_is_silent(has_its_token: bool) -> None:
+    async with staged(stall_deadline_s=0.5) as stage, stage.mesh.generate(spec()) as generation:
+        items = aiter(generation)
+        if has_its_token:
+            stage.first_token()
+            await anext(items)
+        waiting = asyncio.ensure_future(anext(items))
+        for number in range(1000):
+            if waiting.done():
+                break
+            stage.queued_at_prefill(1000 - number if has_its_token else 1000 + number)
+            await asyncio.wait([waiting], timeout=0.05)
+        with pytest.raises(MeshError, match="nothing heard"):
+            await waiting
+
+
+@pytest.mark.parametrize("lost", [False, True])
+async def test_a_relay_is_stopped_when_main_has_a_slot_and_not_before(lost: bool) -> None:
+    async with staged(handoff="one_shot") as stage, stage.mesh.generate(spec(max_tokens=200)) as generation:
+        await stage.main.heard("admit")
+        stage.first_token()
+        items = aiter(generation)
+        await anext(items)
+        stage.main.say(decode_pb2.DecodeFrame(opening=[KV_READY], load=FULL))
+        for index in range(1, 30):
+            stage.relay_makes(index, 1)
+            await anext(items)
+        assert "stop" not in stage.relay.kinds()
+        if lost:
+            stage.main.end(grpc.StatusCode.UNAVAILABLE)
+            await eventually(lambda: stage.observed.connected["main-0"] is False)
+            finished = decode_pb2.Finished(reason=sampling_pb2.FINISH_REASON_LENGTH, next_index=30)
+            stage.relay.say(decode_pb2.DecodeFrame(closing=[decode_pb2.ClosingEvent(handle=1, finished=finished)]))
+            assert isinstance([item async for item in items][-1], End)
+        else:
+            stage.main.say(decode_pb2.DecodeFrame(load=IDLE))
+            await stage.relay.heard("stop")
 
 
 async def test_the_relays_load_turns_a_running_catch_up_into_one_shot() -> None:

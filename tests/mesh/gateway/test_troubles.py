@@ -18,6 +18,7 @@ from tests.eventually import eventually
 from tests.mesh.gateway.asking import GATEWAY, Observed, mesh_settings, spec
 from tests.mesh.gateway.site import PACED, TTL_S, Site, collect, running_site
 from tests.mesh.services.instances import FAST
+from tests.mesh.virtual.alone import alone
 from wan.link import LinkSettings, Outage
 
 
@@ -35,9 +36,7 @@ async def broken_when(site: Site, source: str, break_it: Callable[[], Awaitable[
     raise AssertionError("nothing happened")
 
 
-@pytest.mark.parametrize(
-    ("role", "source"), [("relay", "prefill-0"), ("relay", "relay-0"), ("main", "relay-0"), ("main", "main-0")]
-)
+@pytest.mark.parametrize(("role", "source"), [("relay", "prefill-0"), ("relay", "relay-0"), ("main", "main-0")])
 async def test_a_lost_decoder_ends_its_requests_and_frees_the_others(role: str, source: str) -> None:
     async with running_site(handoff="one_shot") as site:
         gone = site.relays[0] if role == "relay" else site.mains[0]
@@ -52,15 +51,33 @@ async def test_a_lost_decoder_ends_its_requests_and_frees_the_others(role: str, 
         await site.until_free()
 
 
-async def test_a_lost_prefill_ends_its_request_while_it_is_needed() -> None:
-    async with running_site(handoff="one_shot", line=LinkSettings(rate_mbit=1)) as site:
+@pytest.mark.parametrize("gone", ["main", "prefill"])
+async def test_a_relay_goes_on_to_the_end_when_mains_kv_cannot_come_any_more(gone: str) -> None:
+    slow = LinkSettings(rate_mbit=1)  # the KV takes longer than the answer
+    async with running_site(handoff="one_shot", line=slow) as site:
+        tokens: list[int] = []
+        sources: set[str] = set()
+        async with asyncio.timeout(30), site.mesh.generate(spec()) as generation:
+            async for item in generation:
+                if not isinstance(item, Tokens):
+                    assert item.timeline.handoff == ""
+                    break
+                if item.source == "relay-0" and "relay-0" not in sources:
+                    (site.mains[0].decoder if gone == "main" else site.prefill.worker).close()
+                tokens += item.tokens
+                sources.add(item.source)
+        assert tuple(tokens) == alone(spec().prompt, spec().sampling).tokens
+        assert sources == {"prefill-0", "relay-0"}
+        await site.until_free()
 
-        async def leave() -> None:
+
+async def test_a_lost_prefill_ends_a_request_that_has_no_token_yet() -> None:
+    async with running_site() as site:
+        async with site.mesh.generate(spec(4000)) as generation:
             site.prefill.worker.close()
-
-        error = await broken_when(site, "relay-0", leave)
-        # Prefill's stream and main's transfer break together: either may be heard first.
-        assert error.code in (MeshErrorCode.PEER_LOST, MeshErrorCode.KV_REFUSED)
+            with pytest.raises(MeshError) as raised:
+                await anext(aiter(generation))
+        assert raised.value.code is MeshErrorCode.PEER_LOST
         await site.until_free()
 
 

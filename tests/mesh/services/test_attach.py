@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 
 import grpc.aio
 import pytest
+from structlog.testing import capture_logs
 
 from pdd.identity import Instance
 from pdd.rpc.attach import Attachment, StreamEnd, hello_from, serve_attached
@@ -113,6 +114,24 @@ async def test_a_peer_that_leaves_under_a_blocked_write_ends_the_session(service
         stream.call.cancel()
         await eventually(lambda: servicer.over)
         assert servicer.session.closes == 1
+
+
+async def test_a_command_that_cannot_be_decoded_is_refused_by_name_and_logged_once(servicer: Servicer) -> None:
+    def register(server: grpc.aio.Server) -> Sequence[str]:
+        decode_pb2_grpc.add_DecodeServicer_to_server(servicer, server)
+        return ()
+
+    with capture_logs() as logs:
+        async with serve("127.0.0.1:0", register) as server, open_channel(server.address) as channel:
+            call: grpc.aio.StreamStreamCall[bytes, bytes] = channel.stream_stream("/pdd.v1.Decode/Attach")()
+            await call.write(decode_pb2.DecodeCommand(hello=HELLO).SerializeToString())
+            await call.read()
+            await call.write(b"\xff\xff")
+            assert await call.code() is grpc.StatusCode.INVALID_ARGUMENT
+            assert "a command is not the message" in await call.details()
+            await eventually(lambda: servicer.over)
+    assert servicer.session.closes == 1
+    assert [entry["log_level"] for entry in logs if "decoded" in entry["event"]] == ["warning"]
 
 
 async def test_the_first_reason_to_end_is_the_one_told(servicer: Servicer) -> None:

@@ -88,6 +88,19 @@ async def test_more_than_the_budget_is_refused_with_what_to_raise(small: Site) -
     assert "transfer_done" in await small.to_prefill.until_released(3)
 
 
+async def test_a_prompt_that_can_never_fit_is_told_so_by_prefill_and_by_the_receiver(small: Site) -> None:
+    long = prompt(2 * len(IDS))
+    await small.to_prefill.start(1, REQUEST, long, greedy(9), [small.main.target])
+    assert await small.to_prefill.until_released(1) == ["failed", "released"]
+    told = [small.to_prefill.told[1][0].failed.message]
+    async with running_main(budget_blocks=4) as main, attached_decoder(main.address) as to_main:
+        await to_main.admit(1, RequestId(5, 2), IDS, greedy(9))
+        await small.to_prefill.start(2, RequestId(5, 2), IDS, greedy(9), [main.target])
+        told.append((await small.to_prefill.until_told(2, "transfer_failed")).transfer_failed.message)
+        told.append((await to_main.until_closed(1)).error.message)
+    assert all("PDD_KV_BUDGET_MB" in text and "retry" not in text for text in told), told
+
+
 async def test_a_lease_that_runs_out_ends_the_job_and_its_transfers(paced: Site) -> None:
     await paced.to_main.admit(1, REQUEST, IDS, greedy(9))
     await paced.to_prefill.start(1, REQUEST, IDS, greedy(9), [paced.main.target], lease_ms=50)

@@ -5,14 +5,17 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 
-import grpc
+import grpc.aio
 import pytest
+from structlog.testing import capture_logs
 
 from pdd.identity import RequestId
 from pdd.transfer.base import Refusal
+from pdd.transfer.messages import SERVICE
+from pdd.v1 import kv_pb2
 from tests.eventually import eventually
 from tests.mesh.transfer.site import Call, Site, answer, refusal, site
-from tests.unit.transfer.parts import FOREIGN, REQUEST, commit, frame, layout, payloads
+from tests.unit.transfer.parts import FOREIGN, REQUEST, commit, frame, layout, offered, payloads
 
 BLOCKS = 4
 MADE = payloads(BLOCKS)
@@ -101,6 +104,22 @@ async def test_a_transfer_that_outlives_its_lease_is_refused_and_freed() -> None
         await call.write(frame(MADE[:2]))
         assert await refusal(call) is Refusal.LEASE_EXPIRED  # though nothing comes any more
         assert (heard.reasons, decoder.store.used_bytes) == ([Refusal.LEASE_EXPIRED], 0)
+
+
+@pytest.mark.parametrize("after_offer", [False, True])
+async def test_a_message_that_cannot_be_decoded_ends_the_transfer_by_name(after_offer: bool) -> None:
+    async with site() as decoder:
+        heard = decoder.admit(BLOCKS)
+        call: grpc.aio.StreamStreamCall[bytes, bytes] = decoder.channel.stream_stream(f"/{SERVICE}/Push")()
+        if after_offer:
+            await call.write(kv_pb2.PushRequest(offer=offered(BLOCKS).to_proto()).SerializeToString())
+            await call.read()
+        with capture_logs() as logs:
+            await call.write(b"\xff\xff")
+            assert await call.code() is grpc.StatusCode.INVALID_ARGUMENT
+        assert "not the PushRequest" in await call.details()
+        assert [entry["log_level"] for entry in logs if "decoded" in entry["event"]] == ["warning"]
+        assert (len(heard.failures), decoder.store.used_bytes) == (int(after_offer), 0)
 
 
 async def test_an_admission_that_is_never_offered_expires() -> None:

@@ -10,11 +10,10 @@ import grpc.aio
 import pytest
 
 from pdd.transfer.base import Refusal
-from pdd.transfer.messages import SERVICE
 from pdd.transfer.receiver import ReceiverSettings
 from pdd.v1 import kv_pb2
 from tests.eventually import eventually
-from tests.mesh.transfer.site import DEADLINE_S, answer, refusal, site
+from tests.mesh.transfer.site import answer, refusal, site
 from tests.unit.transfer.parts import FOREIGN, OLD_ATTEMPT, REQUEST, cancel, commit, damaged, frame, offered, payloads
 
 BLOCKS = 4
@@ -172,19 +171,6 @@ async def test_a_peer_of_another_model_and_a_range_that_does_not_fit_are_refused
         other = decoder.admit(BLOCKS, FOREIGN)
         assert await refusal(await decoder.offering(BLOCKS, request=FOREIGN)) is Refusal.NO_MEMORY
         assert (other.reasons, heard.wanted_blocks, other.wanted_blocks) == ([Refusal.NO_MEMORY], [], [])
-
-
-async def test_bytes_that_are_no_message_end_the_transfer() -> None:
-    async with site() as decoder:
-        heard = decoder.admit(BLOCKS)
-        push: grpc.aio.StreamStreamMultiCallable[bytes, kv_pb2.PushReply]
-        push = decoder.channel.stream_stream(f"/{SERVICE}/Push", bytes, kv_pb2.PushReply.FromString)
-        call = push(timeout=DEADLINE_S)
-        await call.write(kv_pb2.PushRequest(offer=offered(BLOCKS).to_proto()).SerializeToString())
-        assert isinstance(await call.read(), kv_pb2.PushReply)
-        await call.write(b"\xff" * 100)
-        assert await call.code() is grpc.StatusCode.UNKNOWN
-        assert (heard.reasons, decoder.store.used_bytes) == ([None], 0)
 
 
 async def test_a_refused_sender_that_says_nothing_more_is_let_go_after_a_while() -> None:

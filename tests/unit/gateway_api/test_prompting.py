@@ -3,16 +3,10 @@ from typing import Any
 
 import pytest
 
-from gateway.prompting import CONTEXT_EXCEEDED, InvalidRequest, Options, Prompting, UnknownModel
-from pdd.engine.sim.vocabulary import sim_card
+from gateway.prompting import CONTEXT_EXCEEDED, MAX_CHARACTERS_PER_TOKEN, InvalidRequest, Options, Prompting, UnknownModel
+from pdd.model.card import ModelCard
 from pdd.sampling import SamplingParams
-
-CONTEXT = 64
-CARD = sim_card(CONTEXT)
-
-
-def prompting(context_tokens: int = CONTEXT) -> Prompting:
-    return Prompting(CARD, lambda: context_tokens, lambda bits: (1 << bits) - 1)
+from tests.unit.gateway_api.prompts import CARD, CONTEXT, prompting
 
 
 def sampling(options: Options, prompt: tuple[int, ...] = (1, 2, 3)) -> SamplingParams:
@@ -173,3 +167,53 @@ def test_another_model_is_unknown() -> None:
     prompting().check_model("pdd-sim")
     with pytest.raises(UnknownModel, match="gpt-5"):
         prompting().check_model("gpt-5")
+
+
+@pytest.fixture
+def unread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fails a test in which a prompt is rendered or encoded."""
+
+    def read(*_args: object) -> None:
+        raise AssertionError("the prompt was rendered or encoded")
+
+    monkeypatch.setattr(ModelCard, "render_chat", read)
+    monkeypatch.setattr(ModelCard, "encode", read)
+
+
+@pytest.mark.usefixtures("unread")
+@pytest.mark.parametrize(
+    "messages",
+    [
+        [{"role": "user", "content": "a"}] * CONTEXT,
+        [{"role": "user", "content": ""}] * CONTEXT,
+        [{"role": "user", "content": "a" * (MAX_CHARACTERS_PER_TOKEN * CONTEXT + 1)}],
+        [{"role": "user", "content": "a" * (MAX_CHARACTERS_PER_TOKEN * CONTEXT // 2 + 1)}] * 2,
+    ],
+)
+def test_a_conversation_that_can_not_fit_is_refused_unread(messages: list[dict[str, str]]) -> None:
+    with pytest.raises(InvalidRequest, match="context of 64") as caught:
+        prompting().chat(messages)
+    assert (caught.value.field, caught.value.code) == ("messages", CONTEXT_EXCEEDED)
+
+
+@pytest.mark.usefixtures("unread")
+def test_a_text_that_can_not_fit_is_refused_unread() -> None:
+    with pytest.raises(InvalidRequest, match="context of 64") as caught:
+        prompting().text("a" * (MAX_CHARACTERS_PER_TOKEN * CONTEXT + 1))
+    assert (caught.value.field, caught.value.code) == ("prompt", CONTEXT_EXCEEDED)
+
+
+def test_no_more_than_the_characters_a_token_may_have_are_encoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    encode, sizes = ModelCard.encode, []
+
+    def counting(card: ModelCard, text: str) -> list[int]:
+        sizes.append(len(text))
+        return encode(card, text)
+
+    monkeypatch.setattr(ModelCard, "encode", counting)
+    card = replace(CARD, chat_template="{% for message in messages %}{{ message['content'] * 100 }}{% endfor %}")
+    for messages in ([{"role": "user", "content": "a" * CONTEXT}], [{"role": "user", "content": "a"}] * 7):
+        with pytest.raises(InvalidRequest, match="context of 64"):
+            prompting(card=card).chat(messages)
+    # A template that makes too much of it is refused at its length; the other is tried by its beginning.
+    assert sizes == [8 * CONTEXT]

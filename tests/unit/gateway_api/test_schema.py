@@ -7,18 +7,22 @@ import pytest
 
 from gateway.openai.errors import BadRequest
 from gateway.openai.schema import ChatRequest, CompletionRequest, parse
-from gateway.prompting import Options
+from gateway.prompting import CONTEXT_EXCEEDED, InvalidRequest, Options
+from tests.unit.gateway_api.prompts import CONTEXT, prompting
 
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
 TEXT = {"model": "m", "prompt": "hi"}
 
 
+CHECK_PIECES = prompting().check_pieces
+
+
 def chat(**fields: Any) -> ChatRequest:
-    return parse(ChatRequest, json.dumps(CHAT | fields).encode())
+    return parse(ChatRequest, json.dumps(CHAT | fields).encode(), CHECK_PIECES)
 
 
 def completion(**fields: Any) -> CompletionRequest:
-    return parse(CompletionRequest, json.dumps(TEXT | fields).encode())
+    return parse(CompletionRequest, json.dumps(TEXT | fields).encode(), CHECK_PIECES)
 
 
 def refused(read: Any, **fields: Any) -> BadRequest:
@@ -180,7 +184,7 @@ def test_a_prompt_is_a_text_or_ids(prompt: object, read: object) -> None:
 def test_required_fields_are_named() -> None:
     for body, param in (({}, "model"), ({"model": "m"}, "messages")):
         with pytest.raises(BadRequest) as caught:
-            parse(ChatRequest, json.dumps(body).encode())
+            parse(ChatRequest, json.dumps(body).encode(), CHECK_PIECES)
         assert (caught.value.param, caught.value.code) == (param, "missing_required_parameter")
 
 
@@ -201,7 +205,7 @@ def test_required_fields_are_named() -> None:
 )
 def test_what_is_no_json_object_is_refused_without_a_field(body: bytes) -> None:
     with pytest.raises(BadRequest) as caught:
-        parse(ChatRequest, body)
+        parse(ChatRequest, body, CHECK_PIECES)
     assert caught.value.param is None
 
 
@@ -243,3 +247,60 @@ def test_logit_bias_by_id() -> None:
 def test_usage_in_the_stream_needs_a_stream() -> None:
     assert chat(stream=True, stream_options={"include_usage": True}).include_usage
     assert refused(chat, stream_options={"include_usage": True}).param == "stream_options"
+
+
+PART = {"type": "text", "text": "a"}
+MESSAGE = {"role": "user", "content": "a"}
+
+
+@pytest.fixture
+def no_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fails a test in which pydantic gets to see the body."""
+
+    def seen(*_args: object) -> None:
+        raise AssertionError("the body was validated")
+
+    for kind in (ChatRequest, CompletionRequest):
+        monkeypatch.setattr(kind, "model_validate_json", seen)
+
+
+@pytest.mark.usefixtures("no_model")
+@pytest.mark.parametrize(
+    ("read", "fields", "param"),
+    [
+        (chat, {"messages": [MESSAGE] * CONTEXT}, "messages"),
+        (chat, {"messages": ["a"] * CONTEXT}, "messages"),
+        (chat, {"messages": [MESSAGE | {"content": []}] * CONTEXT}, "messages"),
+        (chat, {"messages": [MESSAGE | {"content": [PART] * CONTEXT}]}, "messages"),
+        (chat, {"messages": [MESSAGE | {"content": [PART] * (CONTEXT // 2)}] * 2}, "messages"),
+        (chat, {"messages": [MESSAGE, MESSAGE | {"content": [PART] * (CONTEXT - 1)}]}, "messages"),
+        (completion, {"prompt": [1] * CONTEXT}, "prompt"),
+    ],
+)
+def test_more_pieces_than_the_context_are_refused_before_they_are_looked_at(read: Any, fields: Any, param: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        read(**fields)
+    assert (caught.value.field, caught.value.code) == (param, CONTEXT_EXCEEDED)
+
+
+@pytest.mark.usefixtures("no_model")
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({f"field_{number}": 1 for number in range(65)}, None),
+        ({"stop": [5] * 5}, "stop"),
+        ({"logit_bias": {f"a{number}": 1 for number in range(1025)}}, "logit_bias"),
+        ({"stream_options": {f"a{number}": 1 for number in range(65)}}, "stream_options"),
+        ({"messages": [MESSAGE, {f"a{number}": 1 for number in range(65)}]}, "messages[1]"),
+        ({"messages": [MESSAGE | {"content": [{f"a{number}": 1 for number in range(65)}]}]}, "messages"),
+    ],
+)
+def test_a_heap_of_mistakes_is_refused_before_each_is_looked_at(fields: dict[str, object], param: str | None) -> None:
+    error = refused(chat, **fields)
+    assert (error.param, error.code) == (param, "invalid_value")
+
+
+def test_as_many_pieces_as_the_context_may_hold_are_read() -> None:
+    parts = [PART] * (CONTEXT - 2)
+    assert chat(messages=[MESSAGE, MESSAGE | {"content": parts}]).messages[1].plain()["content"] == "a" * (CONTEXT - 2)
+    assert len(chat(messages=[MESSAGE] * (CONTEXT - 1)).messages) == CONTEXT - 1

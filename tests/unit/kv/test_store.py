@@ -30,6 +30,12 @@ def test_a_range_is_reserved_whole_or_not_at_all() -> None:
     assert store.usage == 1.0
 
 
+def test_a_range_beyond_the_whole_budget_is_not_told_to_wait() -> None:
+    with pytest.raises(NoMemory, match="more than the whole budget of 100: raise PDD_KV_BUDGET_MB") as caught:
+        BlockStore(100).reserve(ONE, 11, 10, 1.0)
+    assert "retry" not in str(caught.value)
+
+
 def test_nothing_is_readable_before_it_is_sealed() -> None:
     store = BlockStore(100)
     lease = filled(store)

@@ -1,6 +1,7 @@
 """The project's own servicers, and gRPC's, unchanged over the network in memory and in virtual time."""
 
 import asyncio
+import itertools
 from typing import Any
 
 import grpc.aio
@@ -17,13 +18,17 @@ from pdd.engine.sim.model import SimConfig, SimModel
 from pdd.identity import Instance
 from pdd.kv.store import BlockStore
 from pdd.rpc.attach import PROTOCOL
-from pdd.transfer.base import TransferLost
+from pdd.transfer.base import Refusal, TransferLost
 from pdd.transfer.feed import BlockFeed
 from pdd.transfer.messages import SERVICE, add_push
 from pdd.transfer.receiver import Receiver
 from pdd.transfer.sender import send
-from pdd.v1 import decode_pb2, decode_pb2_grpc, identity_pb2
+from pdd.v1 import decode_pb2, decode_pb2_grpc, identity_pb2, prefill_pb2, prefill_pb2_grpc
+from services.instances import prefill_instance
 from services.main.rules import main_rules
+from tests.mesh.services.gateways import HELLO, PrefillStream
+from tests.mesh.services.instances import greedy
+from tests.mesh.services.instances import prompt as integer_prompt
 from tests.unit.transfer.parts import FIRST_TOKEN, PREFILL, REQUEST, SALT, Heard, layout, offered, payloads, prompt
 from virtual.clock import VirtualLoop
 from virtual.network import Host, Network
@@ -32,6 +37,7 @@ from wan.link import LinkSettings, Outage
 MEBIBYTE = 1 << 20
 BLOCKS = 64
 ADDRESS = "main:1"
+PREFILL_ADDRESS = "prefill:1"
 
 
 @pytest.fixture
@@ -45,10 +51,10 @@ async def main(network: Network) -> Host:
     return network.host("main", "b")
 
 
-async def start(host: Host, register: Any) -> grpc.aio.Server:
+async def start(host: Host, register: Any, address: str = ADDRESS) -> grpc.aio.Server:
     server = host.new_server()
     register(server)
-    server.add_insecure_port(ADDRESS)
+    server.add_insecure_port(address)
     await server.start()
     return server
 
@@ -81,6 +87,70 @@ async def test_a_transfer_through_a_reset_is_lost_at_both_ends(network: Network,
             await sending
         await asyncio.sleep(0)
         assert heard.reasons == [None]
+        assert store.used_bytes == 0
+
+
+LEASE_S = 2.0
+
+
+async def test_a_transfer_that_moves_outlives_its_lease(network: Network, prefill: Host, main: Host, loop: VirtualLoop) -> None:
+    network.configure("a", "b", LinkSettings(rate_mbit=50.0, rtt_ms=40.0))
+    store, heard, feed, moved = BlockStore(BLOCKS * MEBIBYTE), Heard(), BlockFeed(), list[float]()
+    async with Receiver(layout(MEBIBYTE), store) as receiver, prefill.open_channel(ADDRESS) as channel:
+        await start(main, lambda server: add_push(server, receiver.push))
+        receiver.admit(REQUEST, prompt(BLOCKS), SALT, LEASE_S, heard)
+        feed.append(payloads(BLOCKS, MEBIBYTE))
+        feed.complete(FIRST_TOKEN, final=False)
+        offer = offered(BLOCKS, MEBIBYTE)
+        await send(
+            channel, offer, feed, on_wanted=lambda *_: None, on_progress=lambda: moved.append(loop.time()), lease_s=LEASE_S
+        )
+        assert len(heard.received) == 1
+    assert loop.time() > 5 * LEASE_S
+    assert max(after - before for before, after in itertools.pairwise(moved)) < LEASE_S
+
+
+async def test_prefill_keeps_a_job_whose_transfer_moves(network: Network, prefill: Host, main: Host, loop: VirtualLoop) -> None:
+    network.configure("a", "b", LinkSettings(rate_mbit=20.0, rtt_ms=40.0))
+    ids, heard = integer_prompt(600), Heard()
+    async with BatchEngine(SimModel(SimConfig()), StepLimits(), InlineCompute()) as engine:
+        store = BlockStore(64 * MEBIBYTE)
+        async with (
+            Receiver(engine.layout, store) as receiver,
+            prefill_instance(PREFILL, engine, 64 * MEBIBYTE, prefill.open_channel) as served,
+        ):
+            await start(main, lambda server: add_push(server, receiver.push))
+            await start(prefill, served.register, PREFILL_ADDRESS)
+            receiver.admit(REQUEST, tuple(ids), "", LEASE_S, heard)
+            async with network.host("gateway", "a").open_channel(PREFILL_ADDRESS) as channel:
+                stream = PrefillStream(prefill_pb2_grpc.PrefillStub(channel).Attach())
+                reading = asyncio.create_task(stream.read_all())
+                await stream.send(prefill_pb2.PrefillCommand(hello=HELLO))
+                target = (Instance("main-0", 7), ADDRESS)
+                await stream.start(1, REQUEST, ids, greedy(9), [target], lease_ms=round(LEASE_S * 1000))
+                assert await stream.until_released(1) == ["first_token", "wanted", "transfer_done", "released"]
+                served.close()
+                await reading
+    assert loop.time() > 2 * LEASE_S
+    assert len(heard.received) == 1
+
+
+async def test_a_transfer_that_stands_still_ends_with_its_lease_at_both_ends(
+    network: Network, prefill: Host, main: Host, loop: VirtualLoop
+) -> None:
+    store, heard, feed = BlockStore(BLOCKS * MEBIBYTE), Heard(), BlockFeed()
+    async with Receiver(layout(MEBIBYTE), store) as receiver, prefill.open_channel(ADDRESS) as channel:
+        await start(main, lambda server: add_push(server, receiver.push))
+        receiver.admit(REQUEST, prompt(BLOCKS), SALT, LEASE_S, heard)
+        feed.append(payloads(BLOCKS, MEBIBYTE)[:10])
+        sending = asyncio.create_task(send(channel, offered(BLOCKS, MEBIBYTE), feed, on_wanted=lambda *_: None, lease_s=LEASE_S))
+        await asyncio.sleep(LEASE_S / 2)
+        network.configure("a", "b", LinkSettings(outage=Outage.BLACK_HOLE))
+        with pytest.raises(TransferLost, match="nothing moved for the lease of 2 s"):
+            await sending
+        assert LEASE_S <= loop.time() < 2 * LEASE_S
+        await asyncio.sleep(LEASE_S)
+        assert heard.reasons == [Refusal.LEASE_EXPIRED]
         assert store.used_bytes == 0
 
 

@@ -4,19 +4,23 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.handoff.actions import Action, StopRelay, ThrottleRelay
+from gateway.handoff.actions import Action, Finish, StopRelay, ThrottleRelay
 from gateway.handoff.estimate import HandoffPolicy
-from gateway.handoff.events import Extended, KvReady, MainLoad, Stopped
+from gateway.handoff.events import Extended, Finished, KvReady, Lost, MainLoad, Stopped
 from gateway.handoff.machine import HandoffMachine, Pipeline
 from gateway.mode import DecoderLoad, HandoffMode, Leaning
 
 from .script import (
     CATCH_UP,
     CPU,
+    DONE,
     FIRST,
     MD,
     ONE_SHOT,
     RLD,
+    STOP,
+    P,
+    aborts,
     emit,
     extend,
     leaning,
@@ -26,6 +30,7 @@ from .script import (
 )
 
 IDLE_MAIN = MainLoad(DecoderLoad(running=0, waiting=0, slots=8, kv_used=0.0))
+FULL_MAIN = MainLoad(DecoderLoad(running=6, waiting=2, slots=8, kv_used=0.0))
 BUSY_MAIN = MainLoad(DecoderLoad(running=7, waiting=0, slots=8, kv_used=0.0))
 
 
@@ -140,3 +145,34 @@ def test_a_scored_handoff_scores_every_extend() -> None:
 def test_an_answer_without_a_relay_is_not_scored() -> None:
     machine = HandoffMachine(Pipeline.DIRECT, Leaning(ONE_SHOT), CPU, score=True)
     assert run(machine, [FIRST])[-1] == extend(0, 1, then_decode=True)
+
+
+@pytest.mark.parametrize("mode", HandoffMode)
+def test_a_relay_goes_on_while_main_has_no_slot(mode: HandoffMode) -> None:
+    machine = relayed(mode)
+    assert run(machine, [FIRST, tokens(RLD, 1, 39), FULL_MAIN, KvReady(MD), FULL_MAIN, leaning(mode), tokens(RLD, 40)]) == [
+        emit(P, 0),
+        emit(RLD, 1, 39),
+        emit(RLD, 40),
+    ]
+    first = run(machine, [BUSY_MAIN])
+    assert first == ([StopRelay()] if mode is ONE_SHOT else [ThrottleRelay(0.018), extend(0, 40, then_decode=False)])
+    assert run(machine, [FULL_MAIN, IDLE_MAIN]) == []
+
+
+def test_a_slot_that_is_free_before_index_0_is_here_is_used() -> None:
+    assert run(relayed(), [FULL_MAIN, KvReady(MD), IDLE_MAIN, FIRST]) == [emit(P, 0), StopRelay()]
+
+
+def test_a_relay_that_finishes_before_main_has_a_slot_makes_the_whole_answer() -> None:
+    machine = relayed()
+    run(machine, [FIRST, FULL_MAIN, KvReady(MD)])
+    assert run(machine, [tokens(RLD, 1), Finished(RLD, STOP, 2)]) == [emit(RLD, 1), *aborts(DONE, P, MD), Finish(STOP)]
+    assert machine.handoff is None
+
+
+def test_a_main_that_is_lost_in_a_catch_up_leaves_the_relay_at_its_own_pace() -> None:
+    machine = relayed(CATCH_UP)
+    run(machine, [FIRST, tokens(RLD, 1, 39), KvReady(MD)])
+    assert run(machine, [Lost(MD, "gone"), leaning(ONE_SHOT), tokens(RLD, 40)]) == [ThrottleRelay(0.0), emit(RLD, 40)]
+    assert run(machine, [Finished(RLD, STOP, 41)]) == [*aborts(DONE, P), Finish(STOP)]

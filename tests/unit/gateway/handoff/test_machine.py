@@ -126,7 +126,7 @@ RACES: dict[str, tuple[list[HandoffEvent], list[Action]]] = {
         [
             emit(P, 0),
             *aborts(BROKEN, P, RLD, MD),
-            Fail(MeshErrorCode.DEADLINE, None, "nothing heard for 30 s, waiting for the KV to reach main"),
+            Fail(MeshErrorCode.DEADLINE, None, "nothing heard for 30 s, waiting for tokens from the relay"),
         ],
     ),
     "prefill fails": (
@@ -139,7 +139,15 @@ RACES: dict[str, tuple[list[HandoffEvent], list[Action]]] = {
     ),
     "prefill is lost while main's KV is on its way": (
         [FIRST, tokens(RLD, 1), Lost(P, "gone")],
-        [emit(P, 0), emit(RLD, 1), *aborts(BROKEN, RLD, MD), Fail(MeshErrorCode.PEER_LOST, P, "gone")],
+        [emit(P, 0), emit(RLD, 1), *aborts("gone", MD)],
+    ),
+    "prefill is lost while the relay's KV is on its way": (
+        [FIRST, Lost(P, "gone")],
+        [emit(P, 0), *aborts(BROKEN, RLD, MD), Fail(MeshErrorCode.PEER_LOST, P, "gone")],
+    ),
+    "prefill fails, and then goes, while main's KV is on its way": (
+        [FIRST, KvReady(RLD), Failed(P, MeshErrorCode.ENGINE_FAILED, "broke"), Closed(P), Closed(MD), Finished(RLD, STOP, 1)],
+        [emit(P, 0), *aborts("broke", MD), Finish(STOP)],
     ),
     "prefill is lost when every decoder has its KV": (
         [FIRST, tokens(RLD, 1), KvReady(MD), Lost(P, "gone"), Stopped(RLD, 2), tokens(MD, 2), Finished(MD, STOP, 3)],
@@ -164,21 +172,42 @@ RACES: dict[str, tuple[list[HandoffEvent], list[Action]]] = {
             Fail(MeshErrorCode.PEER_LOST, MD, "gone"),
         ],
     ),
-    "main refuses its KV": (
-        [FIRST, Failed(MD, MeshErrorCode.KV_REFUSED, "checksum"), TransferFailed(MD, "refused")],
-        [emit(P, 0), *aborts(BROKEN, P, RLD), Fail(MeshErrorCode.KV_REFUSED, MD, "checksum")],
+    "main refuses its KV, and the relay goes on to the end": (
+        [FIRST, Failed(MD, MeshErrorCode.KV_REFUSED, "checksum"), TransferFailed(MD, "refused"), Finished(RLD, STOP, 1)],
+        [emit(P, 0), *aborts(DONE, P), Finish(STOP)],
     ),
-    "a transfer fails": (
-        [FIRST, TransferFailed(MD, "refused"), Failed(MD, MeshErrorCode.KV_REFUSED, "checksum")],
-        [emit(P, 0), *aborts(BROKEN, P, RLD, MD), Fail(MeshErrorCode.KV_REFUSED, MD, "refused")],
+    "a transfer to main fails, and the relay goes on to the end": (
+        [FIRST, TransferFailed(MD, "refused"), KvReady(MD), Closed(MD), tokens(RLD, 1), Finished(RLD, STOP, 2)],
+        [emit(P, 0), *aborts("refused", MD), emit(RLD, 1), *aborts(DONE, P), Finish(STOP)],
+    ),
+    "main is lost before index 0 is here, and the relay goes on to the end": (
+        [KvReady(MD), tokens(RLD, 1), Lost(MD, "gone"), FIRST, Finished(RLD, STOP, 2)],
+        [emit(P, 0), emit(RLD, 1), *aborts(DONE, P), Finish(STOP)],
+    ),
+    "main is lost while the relay stops for it": (
+        [FIRST, KvReady(MD), Lost(MD, "gone")],
+        [emit(P, 0), StopRelay(), *aborts(BROKEN, P, RLD), Fail(MeshErrorCode.PEER_LOST, MD, "gone")],
+    ),
+    "without main the relay is needed": (
+        [FIRST, Lost(MD, "gone"), Lost(RLD, "gone too")],
+        [emit(P, 0), *aborts(BROKEN, P), Fail(MeshErrorCode.PEER_LOST, RLD, "gone too")],
+    ),
+    "a transfer to the relay fails": (
+        [FIRST, TransferFailed(RLD, "full", MeshErrorCode.OVERLOADED)],
+        [emit(P, 0), *aborts(BROKEN, P, RLD, MD), Fail(MeshErrorCode.OVERLOADED, RLD, "full")],
     ),
     "prefill missed the answer to a commit that came whole": (
         [FIRST, KvReady(RLD), TransferFailed(RLD, "lost"), tokens(RLD, 1)],
         [emit(P, 0), emit(RLD, 1)],
     ),
     "main drops the request unasked": (
-        [FIRST, Closed(MD)],
-        [emit(P, 0), *aborts(BROKEN, P, RLD), Fail(MeshErrorCode.ENGINE_FAILED, MD, "dropped the request unasked")],
+        [FIRST, KvReady(MD), Closed(MD)],
+        [
+            emit(P, 0),
+            StopRelay(),
+            *aborts(BROKEN, P, RLD),
+            Fail(MeshErrorCode.ENGINE_FAILED, MD, "dropped the request unasked"),
+        ],
     ),
     "news for the timeline changes nothing": (
         [Wanted(MD, 3, 300), FIRST, Extended(RLD, 1, 4, 0.1), TransferDone(MD, 3, 300, 1.0)],
@@ -206,7 +235,7 @@ BROKEN_PROTOCOL: dict[str, tuple[list[HandoffEvent], Role, str]] = {
     "a stop that skips tokens": ([FIRST, KvReady(MD), Stopped(RLD, 2)], RLD, "Stopped at index 2 after tokens up to 1"),
     "a stop nobody asked for": ([FIRST, Stopped(RLD, 1)], RLD, "Stopped without being asked"),
     "a relay that goes on after its end": ([FIRST, KvReady(MD), Stopped(RLD, 1), tokens(RLD, 1)], RLD, "NewTokens after its end"),
-    "main before its turn": ([FIRST, tokens(MD, 1)], MD, "NewTokens while waiting for the KV to reach main"),
+    "main before its turn": ([FIRST, tokens(MD, 1)], MD, "NewTokens while waiting for tokens from the relay"),
     "main finished before its turn": ([FIRST, KvReady(MD), Finished(MD, STOP, 1)], MD, "Finished while waiting for the relay"),
     "main stopped": ([FIRST, KvReady(MD), Stopped(RLD, 1), Stopped(MD, 1)], MD, "Stopped while waiting for tokens from main"),
     "an extend nobody asked for": ([FIRST, KvReady(MD), Extended(MD, 1, 1, 0.0)], MD, "Extended to 1, which was not asked for"),

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from gateway.generation import MeshErrorCode, Tokens
-from gateway.handoff.actions import Abort, Action, Emit, Fail, Finish, StopRelay, ThrottleRelay
+from gateway.handoff.actions import Abort, Action, Emit, Extend, Fail, Finish, StopRelay, ThrottleRelay
 from gateway.handoff.estimate import HandoffPolicy
 from gateway.handoff.events import (
     ClientGone,
@@ -30,6 +30,7 @@ from gateway.handoff.events import (
 )
 from gateway.handoff.machine import HandoffMachine, Pipeline
 from gateway.handoff.pace import Pace
+from gateway.handoff.slots import full
 from gateway.mode import DecoderLoad, HandoffMode, Leaning
 from gateway.playout import Playout
 from pdd.catalog.base import Role
@@ -80,6 +81,9 @@ class Handoff(RuleBasedStateMachine):
         self.shown: list[int] = []
         self.ends: list[Finish | Fail] = []
         self.interrupted = False  # by the client or the deadline
+        self.main_load: DecoderLoad | None = None  # as last told
+        self.handing_over = pipeline is Pipeline.DIRECT  # main was given something, or the relay told to stop
+        self.relay_stops = self.handing_over
         self.troubled = False  # an instance failed or was lost
         self.faults = faults
         self.now_s = 0.0
@@ -187,6 +191,8 @@ class Handoff(RuleBasedStateMachine):
             self.heard_whole.add(event.role)
         if isinstance(event, TransferFailed):
             self.troubled = self.troubled or event.role not in self.heard_whole
+        if isinstance(event, MainLoad):
+            self.main_load = event.load
         actions = self.machine.handle(event, self.now_s)
         if isinstance(event, Stopped | Finished | Lost | Closed) or (
             isinstance(event, Failed) and event.role is not Role.PREFILL
@@ -200,6 +206,12 @@ class Handoff(RuleBasedStateMachine):
             self.check_end(event)
 
     def perform(self, action: Action) -> None:
+        if isinstance(action, Extend | StopRelay):
+            assert self.handing_over or self.main_load is None or not full(self.main_load), "main has no slot"
+            self.handing_over = True
+            self.relay_stops = self.relay_stops or isinstance(action, StopRelay)
+        if isinstance(action, Fail):
+            assert action.role is not Role.MAIN or self.relay_stops, "the relay could have gone on"
         match action:
             case Emit(first_index=first_index, tokens=tokens, source=source):
                 assert first_index == self.logged
@@ -230,7 +242,9 @@ class Handoff(RuleBasedStateMachine):
 
     def check_end(self, last: HandoffEvent) -> None:
         assert len(self.ends) == (0 if isinstance(last, ClientGone) else 1)
-        assert self.aborted == [peer.role for peer in self.peers if peer.role not in self.heard_closed], "each open handle once"
+        assert len(set(self.aborted)) == len(self.aborted), "each handle once"
+        still_open = {peer.role for peer in self.peers} - self.heard_closed
+        assert still_open <= set(self.aborted) <= still_open | {Role.MAIN}, "main may have been given up before"
         for end in self.ends:
             if isinstance(end, Fail):
                 assert self.troubled or self.interrupted
@@ -256,6 +270,7 @@ class Handoff(RuleBasedStateMachine):
         """Without another fault everybody goes on: it must come to an end, and every peer must be rid of the request."""
         if not hasattr(self, "peers"):
             return
+        self.feed(MainLoad(DecoderLoad(0, 0, 8, 0.0)))
         for _ in range(2 * self.answer.length + 50):
             for peer in self.peers:
                 while peer.commands:

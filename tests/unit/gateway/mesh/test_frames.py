@@ -153,7 +153,19 @@ def prefill_frame(**event: object) -> prefill_pb2.PrefillFrame:
         ),
         (
             prefill_frame(transfer_failed=prefill_pb2.TransferFailed(target="m", message="reset")),
-            TransferFailed(MD, "lost during the transfer: reset"),
+            TransferFailed(MD, "lost during the transfer: reset", MeshErrorCode.PEER_LOST),
+        ),
+        (
+            prefill_frame(
+                transfer_failed=prefill_pb2.TransferFailed(target="m", reason=kv_pb2.REFUSAL_REASON_NO_MEMORY, message="full")
+            ),
+            TransferFailed(MD, "refused the transfer, NO_MEMORY: full", MeshErrorCode.OVERLOADED),
+        ),
+        (
+            prefill_frame(
+                transfer_failed=prefill_pb2.TransferFailed(target="m", reason=kv_pb2.REFUSAL_REASON_LEASE_EXPIRED, message="late")
+            ),
+            TransferFailed(MD, "refused the transfer, LEASE_EXPIRED: late", MeshErrorCode.DEADLINE),
         ),
         (
             prefill_frame(failed=prefill_pb2.PrefillFailed(code=prefill_pb2.PREFILL_ERROR_CODE_OVERLOADED, message="full")),

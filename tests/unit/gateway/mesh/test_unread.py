@@ -40,3 +40,48 @@ async def test_reader_wakes_for_tokens_and_for_news() -> None:
             assert not waiting.done()
             happens()
             await waiting
+
+
+class Ear:
+    """Counts what it hears, and reads nothing."""
+
+    def __init__(self) -> None:
+        self.heard = 0
+
+    def __call__(self) -> None:
+        self.heard += 1
+
+
+def test_a_listener_hears_of_tokens_and_of_news_at_once() -> None:
+    unread, ear = Unread(bound=3), Ear()
+    unread.listen(ear)
+    unread.add(Tokens(0, (1,), "r"))
+    unread.wake()
+    assert ear.heard == 2
+
+
+def test_a_listener_that_is_held_back_hears_once_and_only_of_changes() -> None:
+    unread, ear = Unread(bound=3), Ear()
+    unread.listen(ear)
+    unread.hold()
+    unread.add(Tokens(0, (1,), "r"))
+    unread.add(Tokens(1, (2,), "r"))
+    assert ear.heard == 0
+    unread.let_go()
+    assert ear.heard == 1
+    unread.hold()
+    unread.let_go()
+    assert ear.heard == 1
+
+
+async def test_who_waits_after_a_listener_has_gone_is_woken_by_what_comes_then() -> None:
+    unread = Unread(bound=3)
+    unread.listen(Ear())
+    unread.add(Tokens(0, (1,), "r"))
+    unread.listen(None)
+    waiting = asyncio.ensure_future(unread.changed())
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    unread.add(Tokens(1, (2,), "r"))
+    async with asyncio.timeout(5):
+        await waiting
