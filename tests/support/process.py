@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 from pdd.leash import leashed
 
@@ -21,7 +21,8 @@ class ModuleProcess:
     def signal(self, number: signal.Signals) -> None:
         """Send a signal to the process and whatever it has started."""
         if self.process.returncode is None:
-            os.killpg(self.process.pid, number)
+            with suppress(ProcessLookupError):  # it may have ended before the loop has heard of it
+                os.killpg(self.process.pid, number)
 
     async def until(self, text: str) -> str:
         """The first line on stderr from here on that contains `text`. Raises AssertionError where the process ends before it."""
