@@ -31,7 +31,7 @@ async def running_mesh(model_dir: Path, pipeline: str, handoff: str) -> AsyncIte
         rtt_ms=40,
         model_dir=model_dir,
         # On a machine with too few free cores main computes no faster than the relay decodes: rounds would go on and on.
-        environment={"PDD_MAX_ROUNDS": "3"},
+        environment={"PDD_MAX_ROUNDS": "2"},
     )
     async with LocalMesh(options) as mesh:
         yield Mesh(pipeline, handoff, mesh.grpc_address, mesh.http_url, mesh.wan_control_url)

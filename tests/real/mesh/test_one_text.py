@@ -54,10 +54,11 @@ async def test_text_is_that_of_one_process(
 ) -> None:
     await set_link_rate(mesh, case.held_mbit if mesh.pipeline == "relay" else None)
     prompt = card.encode(case.text)
+    opened_at = case.catch_up_opened_at if mesh.handoff == "catch_up" else EAGER_AT_LEAST
     async with grpc.aio.insecure_channel(mesh.grpc_address) as channel:
         stub = inference_pb2_grpc.InferenceStub(channel)
         async with asyncio.TaskGroup() as group:
-            wanted = group.create_task(ask(stub, prompt, TOKENS, on_tokens=partial(open_link, mesh)))
+            wanted = group.create_task(ask(stub, prompt, TOKENS, on_tokens=partial(open_link, mesh, opened_at)))
             if company:
                 for delay_s, question in enumerate(NEIGHBOURS):
                     group.create_task(come_and_go(stub, card.encode(question), delay_s * 0.7))
@@ -102,9 +103,9 @@ async def come_and_go(stub: inference_pb2_grpc.InferenceAsyncStub, prompt: list[
     assert len((await ask(stub, prompt, 24)).tokens) == 24
 
 
-async def open_link(mesh: Mesh, tokens: int) -> None:
+async def open_link(mesh: Mesh, opened_at: int, tokens: int) -> None:
     """Let main's KV arrive once the relay has made enough tokens: the handoff then waits for that and not for a clock."""
-    if EAGER_AT_LEAST <= tokens < 2 * EAGER_AT_LEAST:
+    if opened_at <= tokens < 2 * opened_at:
         await set_link_rate(mesh, None)
 
 
