@@ -6,7 +6,7 @@
 
 The instances play dense-8b on gpu-a: decode steps of about 25 ms, KV of 131 KB a token. Every main has as many clients as slots;
 each asks again as soon as it has its answer, and reads as the HTTP server does, in the call that brings the tokens. They begin
-one by one, over the time of one answer. Measured is one answer of each client, after the first: on average a whole one, then, with
+one by one, over the time of one answer. Measured is one answer of each client, after the first: on average a whole one, with
 its prefill, its transfers and its handoff.
 
     µs a token         wall time of the process over the tokens that clients were handed: engines, frames, links, gateway, clients
