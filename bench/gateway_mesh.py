@@ -19,7 +19,7 @@ import aiohttp
 from bench.gateway_instances import shared_counters
 from bench.gateway_sessions import COUNTERS
 from pdd.catalog.embedded import embedded_valkey
-from pdd.cli.plan import PROCESS_ENVIRONMENT
+from pdd.cli.plan import GATEWAY_ENVIRONMENT, PROCESS_ENVIRONMENT
 from pdd.cli.ports import claim
 from pdd.leash import leashed
 
@@ -78,6 +78,7 @@ async def running_mesh(plan: MeshPlan, log_dir: Path) -> AsyncIterator[BenchMesh
             instances += ["--counters", str(counters), "--pace-ms", str(plan.pace_ms), "--eager", str(plan.eager)]
             instances += ["--relayed"] if plan.pipeline == "relay" else []
             environment = {
+                **GATEWAY_ENVIRONMENT,
                 "PDD_ENGINE": "llama",
                 "PDD_MODEL_DIR": str(plan.model_dir),
                 "PDD_REDIS_URL": redis_url,

@@ -1,8 +1,8 @@
 """What it costs to hand 100 eager tokens from the relay to main: as ids in each mode, and as KV.
 
-    python -m bench.handoff                   a line of 1 Gbit/s, 40 ms RTT, 10 ms of jitter; 30 seeds a row, about two minutes
+    python -m bench.handoff                   a line of 1 Gbit/s, 40 ms RTT, 10 ms of jitter; 30 seeds a row, about a minute
     python -m bench.handoff --loss 1e-4       the same with lost packets
-    python -m bench.handoff --real            the real model over real processes: Catch-Up against One-Shot, about two minutes
+    python -m bench.handoff --real            the real model over real processes: Catch-Up against One-Shot, half a minute
 
 Rows of ids are a mesh in virtual time: dense-8b on a device that takes 25 ms a step, a prompt whose KV crosses in the time in
 which the relay makes the tokens, and four other requests that decode on the same main. A seed decides the jitter and where in a
@@ -13,7 +13,7 @@ measurement of such a handoff, and with those of the model at hand.
     bytes        serialised, of all messages: Extends, what the relay is told and answers, and all that main says of the request
                  up to its first token, with that; by mode, of handoffs without the others, whose tokens would share the frames
     latency      from the news that main has the prompt's KV to main's first token, at the gateway
-    raw gap      from the relay's last token to main's first, at the gateway; the largest of all seeds
+    raw gap      from the relay's last token to main's first, at the gateway; the mean and the largest of all seeds
     user's gap   the longest that the reader of the stream has waited around the switch; the largest of all seeds
     bystanders   the longest that a reader of the others has waited during the handoff and a step more, and in as long a time just
                  before it; the largest of all seeds

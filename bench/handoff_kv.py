@@ -46,6 +46,7 @@ class _Shipment:
         self._down_flow: LineFlow = Flow("tokens")
         self._time = asyncio.get_running_loop().time
         self._missing_bytes = kv_bytes
+        self._whole = asyncio.Event()
         self._imported = False
         self._others_s: list[float] = []  # when the gateway got the others' tokens
         self._first_s: asyncio.Future[float] = asyncio.get_running_loop().create_future()
@@ -76,7 +77,9 @@ class _Shipment:
     async def _main(self) -> None:
         await asyncio.sleep(self._random.uniform(0, self._setting.step_s))
         while True:
-            imports = not self._missing_bytes and not self._imported
+            if not self._setting.bystanders:
+                await self._whole.wait()  # there is nothing else to make steps for
+            imports = self._whole.is_set() and not self._imported
             await asyncio.sleep(self._step_s(imports))
             self._imported = self._imported or imports
             self._down.send(self._down_flow, TOKENS_FRAME, partial(self._shown, imports))
@@ -96,9 +99,12 @@ class _Shipment:
 
     def _arrived(self, size: int) -> None:
         self._missing_bytes -= size
+        if not self._missing_bytes:
+            self._whole.set()
 
     def _shown(self, first: bool) -> None:
-        self._others_s.append(self._time())
+        if self._setting.bystanders:
+            self._others_s.append(self._time())
         if first:
             self._first_s.set_result(self._time())
 

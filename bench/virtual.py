@@ -19,13 +19,13 @@ from __future__ import annotations
 import argparse
 import asyncio
 import cProfile
-import pstats
 import time
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from bench.report import RESULTS, print_table, write_json
+from bench.virtual_profile import print_profile
 from gateway.generation import Generation, GenerationSpec, Generator, MeshError, Tokens
 from pdd.catalog.base import Role
 from pdd.engine.schedule import StepLimits
@@ -255,8 +255,8 @@ def main() -> None:
     load = _load(options)
     if options.profile:
         profile = cProfile.Profile()
-        run(measure, load, profile)
-        pstats.Stats(profile).sort_stats("tottime").print_stats(45)
+        row = run(measure, load, profile)
+        print_profile(profile, row.tokens)
         return
     rows = [run(measure, load, None) for _ in range(options.repeats)]
     print_table(HEAD, [_line(row) for row in rows])

@@ -111,12 +111,6 @@ class Answer:
         if self._text.stopped:
             return None
         delta = self._text.push(item)
-        self._measure(delta)
-        if self._text.stopped:
-            self._generation.stop()
-        return delta
-
-    def _measure(self, delta: TextDelta) -> None:
         self._metrics.tokens(delta.source, len(delta.tokens))
         now_s = self._loop.time()
         if self._last_s is None:
@@ -124,3 +118,6 @@ class Answer:
         else:
             self._metrics.next_tokens(now_s - self._last_s)
         self._last_s = now_s
+        if self._text.stopped:
+            self._generation.stop()
+        return delta

@@ -114,11 +114,13 @@ class Direction(Generic[ItemT]):
         return arrived
 
     def next_s(self) -> float | None:
-        """When `advance` will next have something to do; None while nothing moves."""
+        """The earliest time at which `advance` can have something to give; None while nothing moves."""
         if self._frozen:
             return None
-        ends_s = math.inf if self._piece is None else self._piece.ends_s(self._settings.bytes_per_s)
-        next_s = min(ends_s, self._on_way[0][0] if self._on_way else math.inf)
+        next_s = self._on_way[0][0] if self._on_way else math.inf
+        if self._piece is not None:
+            # That it has left matters to nobody before it may arrive: one event a message, not two.
+            next_s = min(next_s, self._piece.ends_s(self._settings.bytes_per_s) + self._settings.one_way_s)
         return None if next_s == math.inf else next_s
 
     def configure(self, settings: LinkSettings, now_s: float) -> None:

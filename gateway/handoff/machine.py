@@ -122,6 +122,8 @@ class HandoffMachine:
 
     def _dispatch(self, event: HandoffEvent, now_s: float) -> None:
         match event:
+            case NewTokens(role=Role.MAIN) if self.phase is Phase.MAIN_DECODES and self._holders.hears(event):
+                self._show(event)  # what most events are, so the way to it is short
             case FirstToken():
                 self._on_first_token(event, now_s)
             case KvReady() | Extended() | NewTokens() | Stopped() | Finished():

@@ -5,6 +5,7 @@ Used by `request` for its commands and by `peer`, which runs it. See `link` for 
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
 
 import grpc.aio
@@ -14,7 +15,8 @@ from gateway.handoff.actions import Extend
 from gateway.handoff.events import HandoffEvent, MainLoad
 from gateway.handoff.slots import SlotBook
 from gateway.mesh.decode_frames import decode_events, decoder_load
-from gateway.mesh.link import Link
+from gateway.mesh.gate import FrameGate
+from gateway.mesh.link import Link, LinkLost
 from gateway.mesh.wiring import Wiring
 from gateway.mode import DecoderLoad
 from pdd.catalog.base import Registration, Role
@@ -33,6 +35,8 @@ class DecodeLink(Link[decode_pb2.DecodeCommand, decode_pb2.DecodeFrame]):
         """`on_load` hears each report of the decoder's load, before the events of its frame."""
         super().__init__(registration, wiring)
         self._slots = SlotBook()
+        self._gate = FrameGate()
+        self._timer: asyncio.TimerHandle | None = None  # there while the gate holds something
         self._on_load = on_load
 
     def admit(self, handle: int, request: RequestId, spec: GenerationSpec) -> None:
@@ -76,6 +80,34 @@ class DecodeLink(Link[decode_pb2.DecodeCommand, decode_pb2.DecodeFrame]):
     def abort(self, handle: int, reason: str) -> None:
         self._slots.leave(handle)
         super().abort(handle, reason)
+
+    async def _read_all(self, call: grpc.aio.StreamStreamCall[decode_pb2.DecodeCommand, decode_pb2.DecodeFrame]) -> None:
+        try:
+            await super()._read_all(call)
+        finally:
+            self._let_go()
+
+    def _arrived(self, frame: decode_pb2.DecodeFrame) -> None:
+        loop = asyncio.get_running_loop()
+        for passing in self._gate.arrive(frame, loop.time()):
+            self._take(passing)
+        if self._gate.due_s is None:
+            self._stop_timer()
+        elif self._timer is None:
+            self._timer = loop.call_at(self._gate.due_s, self._let_go)
+
+    def _let_go(self) -> None:
+        self._stop_timer()
+        try:
+            for passing in self._gate.let_go(asyncio.get_running_loop().time()):
+                self._take(passing)
+        except LinkLost as error:
+            self._give_up(str(error))  # not from within the exchange
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
     def _take(self, frame: decode_pb2.DecodeFrame) -> None:
         super()._take(frame)

@@ -209,9 +209,13 @@ class Link(ABC, Generic[CommandT, FrameT]):
 
     async def _read_all(self, call: grpc.aio.StreamStreamCall[CommandT, FrameT]) -> None:
         while (frame := await self._read(call)) is not None:
-            self._take(frame)
+            self._arrived(frame)
         if not self._detaching:
             raise LinkLost("the instance ended the stream")
+
+    def _arrived(self, frame: FrameT) -> None:
+        """Take a frame, now or a moment later. Raises LinkLost."""
+        self._take(frame)
 
     def _take(self, frame: FrameT) -> None:
         try:

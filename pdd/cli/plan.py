@@ -21,6 +21,10 @@ ANY_PORT = f"{LOOPBACK}:0"
 # One engine thread a process: OpenMP with more threads than cores collapses.
 PROCESS_ENVIRONMENT: Mapping[str, str] = {"OMP_NUM_THREADS": "1"}
 
+# gRPC's newer I/O engine hands what a stream brings through four threads, the older one through two. At a frame every few
+# milliseconds waking them costs more than reading the frame (bench/gateway.py). gRPC reads this when it is loaded.
+GATEWAY_ENVIRONMENT: Mapping[str, str] = {"GRPC_EXPERIMENTS": "-event_engine_client"}
+
 # Set for each process, or for none: never taken over from the environment that `pdd up` itself was started in.
 _PER_PROCESS = frozenset(
     {
@@ -144,7 +148,7 @@ def plan_mesh(options: MeshOptions, addresses: Addresses) -> MeshPlan:
             *(_instance("relay", number, "a", shared) for number in range(options.relays)),
             *(_instance("main", number, "b", shared | behind_link) for number in range(options.mains)),
         ),
-        gateway=ProcessSpec("gateway", "gateway", shared | gateway),
+        gateway=ProcessSpec("gateway", "gateway", {**GATEWAY_ENVIRONMENT, **shared, **gateway}),
     )
 
 

@@ -3,6 +3,7 @@ from pathlib import Path
 import pytest
 
 from pdd.cli.plan import (
+    GATEWAY_ENVIRONMENT,
     PROCESS_ENVIRONMENT,
     Addresses,
     EngineName,
@@ -65,6 +66,7 @@ def test_processes_learn_the_options() -> None:
         assert spec.environment["PDD_SLOTS"] == "3"
         assert spec.environment["OMP_NUM_THREADS"] == "1"
         assert PROCESS_ENVIRONMENT.items() <= spec.environment.items()
+    assert GATEWAY_ENVIRONMENT.items() <= plan.gateway.environment.items()
 
 
 def test_what_names_one_process_is_not_inherited() -> None:

@@ -20,7 +20,6 @@ from gateway.text import AnswerText, TextDelta
 from pdd.engine.base import FinishReason
 from pdd.engine.sim.vocabulary import sim_card
 from tests.eventually import eventually
-from virtual.clock import run
 
 CARD = sim_card(1024)
 IDS = tuple(CARD.encode(" the river to the sea"))
@@ -74,15 +73,12 @@ class Connection:
 
     def __init__(self) -> None:
         self.writes: list[bytes] = []
-        self.times: list[float] = []
-        self.clock: Callable[[], float] = asyncio.get_running_loop().time
         self.full = False
         self.waited_for = asyncio.Event()
         self._room = asyncio.Event()
 
     def push(self, data: bytes) -> None:
         self.writes.append(data)
-        self.times.append(self.clock())
 
     async def room(self) -> None:
         self.waited_for.set()
@@ -132,23 +128,14 @@ async def test_what_is_there_already_is_one_write() -> None:
     await running
 
 
-async def _quick_tokens() -> list[tuple[float, bytes]]:
-    """Four tokens at once and one 10 ms later: what is written, and how many milliseconds after the first."""
-    stream, loop = Stream(), asyncio.get_running_loop()
+async def test_tokens_that_come_together_are_one_write() -> None:
+    stream = Stream()
     running = await stream.started()
-    begin_s = loop.time()
-    stream.connection.clock = lambda: round(1000 * (loop.time() - begin_s), 3)
-    for index in range(4):
-        stream.generation.give(token(index))
-    await asyncio.sleep(0.01)
-    stream.generation.give(token(4))
+    stream.generation.give(token(0))
+    stream.generation.give(token(1), token(2))
+    assert stream.connection.writes == [b" the", b" river to"]
     stream.generation.give(END)
     await running
-    return list(zip(stream.connection.times, stream.connection.writes, strict=True))
-
-
-def test_tokens_right_behind_others_share_the_next_write() -> None:
-    assert run(_quick_tokens) == [(0, b" the"), (2, b" river to the"), (10, b" sea")]
 
 
 async def test_what_comes_with_the_end_is_left_for_the_last_write() -> None:

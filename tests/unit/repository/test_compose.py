@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 import yaml
 
+from pdd.cli.plan import GATEWAY_ENVIRONMENT
+
 ROOT = Path(__file__).parents[3]
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "compose.yaml").read_text())
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
@@ -50,6 +52,10 @@ def test_names_that_a_service_is_given_can_be_resolved_on_its_networks(service: 
         found = re.fullmatch(r"(?:\w+://)?([\w.-]+):\d+(?:/.*)?", str(value))
         if found:
             assert found[1] in known, variable
+
+
+def test_the_gateway_is_set_up_as_in_a_local_mesh() -> None:
+    assert GATEWAY_ENVIRONMENT.items() <= SERVICES["gateway"]["environment"].items()
 
 
 def test_everything_published_stays_on_this_machine() -> None:

@@ -48,6 +48,12 @@ def test_a_message_takes_its_time_on_the_line_and_on_its_way() -> None:
     assert arrivals_of(model) == pytest.approx({"m": 1.0 + 0.5 + ONE_WAY_S})
 
 
+def test_a_link_has_nothing_to_do_before_a_message_arrives() -> None:
+    model = direction(RATED)
+    model.offer(Flow("c"), "m", 500_000, 1.0)
+    assert model.next_s() == pytest.approx(1.0 + 0.5 + ONE_WAY_S)
+
+
 def test_messages_of_a_call_queue_behind_each_other() -> None:
     model, (flow,) = direction(RATED), flows(1)
     for name in "abc":
