@@ -14,9 +14,21 @@ class ServiceSettings(BaseSettings):
     listen: str = Field(default="127.0.0.1:0", description="host:port for gRPC; port 0 takes any.")
     advertise: str | None = Field(default=None, description="host:port that peers use. Default: the address listened on.")
     redis_url: str = Field(default="redis://127.0.0.1:6379/0", description="The registry.")
-    kv_budget_mb: int = Field(default=1024, ge=1, description="Host memory for KV blocks on their way, in MiB.")
+    kv_budget_mb: int = Field(default=1024, ge=1, description="Host memory for KV blocks, on their way and cached, in MiB.")
     log_level: str = Field(default="info", description="debug, info, warning, error or critical.")
 
     @property
     def kv_budget_bytes(self) -> int:
         return self.kv_budget_mb << 20
+
+
+class CachingSettings(ServiceSettings):
+    """Of the services that keep a prefix cache."""
+
+    prefix_cache_mb: int | None = Field(
+        default=None, ge=0, description="How much of the budget the prefix cache may hold, in MiB; 0 turns it off. Default: half."
+    )
+
+    @property
+    def prefix_cache_bytes(self) -> int:
+        return self.kv_budget_bytes // 2 if self.prefix_cache_mb is None else self.prefix_cache_mb << 20

@@ -1,4 +1,4 @@
-"""An engine made into an instance of the mesh: the same three parts whether a process or a virtual mesh hosts them.
+"""An engine made into an instance of the mesh: the same parts whether a process or a virtual mesh hosts them.
 
 Called by the entry points and by `virtual.mesh`. Owns what stands between an engine and its servicers, and lets go of it on
 leaving; knows no registry, address or server.
@@ -19,6 +19,7 @@ from pdd.decode.decoder import Decoder
 from pdd.decode.servicer import add_decoder
 from pdd.engine.base import Capabilities, Engine
 from pdd.identity import Instance
+from pdd.kv.cache import PrefixCache
 from pdd.kv.store import BlockStore
 from pdd.rpc.channel import OpenChannel, open_channel
 from pdd.transfer.receiver import Receiver
@@ -37,6 +38,7 @@ class Served:
     role: Role
     engine: Engine
     store: BlockStore
+    cache: PrefixCache
     register: Callable[[grpc.aio.Server], Sequence[str]]  # adds servicers, returns full service names
     close: Callable[[], None]  # ends its streams
 
@@ -57,33 +59,47 @@ class Served:
 
 @asynccontextmanager
 async def relay_instance(instance: Instance, engine: Engine, kv_budget_bytes: int) -> AsyncIterator[Served]:
-    async with _decoder(instance, engine, kv_budget_bytes, Role.RELAY, relay_rules) as served:
+    """A relay keeps no prefix cache."""
+    cache = _cache(engine, kv_budget_bytes, 0)
+    async with _decoder(instance, engine, cache, Role.RELAY, relay_rules) as served:
         yield served
 
 
 @asynccontextmanager
-async def main_instance(instance: Instance, engine: Engine, kv_budget_bytes: int) -> AsyncIterator[Served]:
-    async with _decoder(instance, engine, kv_budget_bytes, Role.MAIN, main_rules) as served:
+async def main_instance(instance: Instance, engine: Engine, kv_budget_bytes: int, cache_bytes: int = 0) -> AsyncIterator[Served]:
+    """`cache_bytes` of the budget may be held by the prefix cache, here as for prefill."""
+    cache = _cache(engine, kv_budget_bytes, cache_bytes)
+    async with _decoder(instance, engine, cache, Role.MAIN, main_rules) as served:
         yield served
 
 
 @asynccontextmanager
 async def prefill_instance(
-    instance: Instance, engine: Engine, kv_budget_bytes: int, dial: OpenChannel = open_channel
+    instance: Instance,
+    engine: Engine,
+    kv_budget_bytes: int,
+    dial: OpenChannel = open_channel,
+    *,
+    cache_bytes: int = 0,
+    backlog_bytes: int | None = None,
 ) -> AsyncIterator[Served]:
-    """`dial` opens the channels that KV goes over."""
-    store = BlockStore(kv_budget_bytes)
-    async with TargetChannels(dial) as channels, Worker(engine, store, channels, instance) as worker:
-        yield Served(instance, Role.PREFILL, engine, store, partial(add_prefill, worker=worker), worker.close)
+    """`dial` opens the channels that KV goes over; `backlog_bytes` bounds what may wait for one target."""
+    cache = _cache(engine, kv_budget_bytes, cache_bytes)
+    async with TargetChannels(dial) as channels, Worker(engine, cache, channels, instance, backlog_bytes) as worker:
+        yield Served(instance, Role.PREFILL, engine, cache.store, cache, partial(add_prefill, worker=worker), worker.close)
+
+
+def _cache(engine: Engine, kv_budget_bytes: int, cache_bytes: int) -> PrefixCache:
+    return PrefixCache(BlockStore(kv_budget_bytes), engine.layout.block_tokens, cache_bytes)
 
 
 @asynccontextmanager
 async def _decoder(
-    instance: Instance, engine: Engine, kv_budget_bytes: int, role: Role, rules: Callable[[Capabilities], Rules]
+    instance: Instance, engine: Engine, cache: PrefixCache, role: Role, rules: Callable[[Capabilities], Rules]
 ) -> AsyncIterator[Served]:
-    store = BlockStore(kv_budget_bytes)
     async with (
-        Receiver(engine.layout, store) as receiver,
-        Decoder(engine, receiver, instance, rules(engine.capabilities)) as decoder,
+        Receiver(engine.layout, cache.store, cache=cache) as receiver,
+        Decoder(engine, receiver, instance, rules(engine.capabilities), cache) as decoder,
     ):
-        yield Served(instance, role, engine, store, partial(add_decoder, decoder=decoder, receiver=receiver), decoder.close)
+        register = partial(add_decoder, decoder=decoder, receiver=receiver)
+        yield Served(instance, role, engine, cache.store, cache, register, decoder.close)

@@ -19,22 +19,39 @@ def chain_hashes(ids: Sequence[int], block_tokens: int, salt: str) -> tuple[int,
     The hash of a block is xxh3-64 over its parent's hash (little-endian u64) and its token ids (little-endian u32 each); the
     parent of the first block is xxh3-64 over the salt in UTF-8. Raises ValueError for an id outside 0..2³²−1.
     """
+    return chain_packed(pack_ids(ids), block_tokens, salt)
+
+
+def chain_packed(packed: bytes, block_tokens: int, salt: str) -> tuple[int, ...]:
+    """As `chain_hashes`, of ids that `pack_ids` has packed."""
     if block_tokens < 1:
         raise ValueError(f"block_tokens must be at least 1, got {block_tokens}")
-    full = len(ids) // block_tokens
-    packed = memoryview(_pack(ids[: full * block_tokens]))
     stride = 4 * block_tokens
+    view = memoryview(packed)
     parent = xxhash.xxh3_64_intdigest(salt.encode())
     hashes = []
-    for start in range(0, full * stride, stride):
+    for start in range(0, len(packed) - stride + 1, stride):
         chain = xxhash.xxh3_64(parent.to_bytes(8, "little"))
-        chain.update(packed[start : start + stride])
+        chain.update(view[start : start + stride])
         parent = chain.intdigest()
         hashes.append(parent)
     return tuple(hashes)
 
 
-def _pack(ids: Sequence[int]) -> bytes:
+def common_blocks(one: Sequence[int], other: Sequence[int]) -> int:
+    """How many leading hashes are equal. By bisection: where two chains agree at a block, they agree at all before it."""
+    low, high = 0, min(len(one), len(other))
+    while low < high:
+        middle = (low + high) // 2
+        if one[middle] == other[middle]:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+def pack_ids(ids: Sequence[int]) -> bytes:
+    """Little-endian u32 each. Raises ValueError for an id outside 0..2³²−1."""
     try:
         return struct.pack(f"<{len(ids)}I", *ids)
     except struct.error as error:

@@ -4,8 +4,8 @@ Used by prefill, which pins a prompt's blocks for its targets until each has com
 reserves a transfer's whole range and fills it block by block. Owns which blocks exist, who holds them and what they cost. Never
 awaits, reads a clock or looks into a payload.
 
-Blocks are held through leases only. Each lease is one reference on each of its blocks; a block goes with its last reference. So
-one block may serve several holders, and a prefix cache is one holder more.
+Blocks are held by leases and by the prefix cache. Each lease is one reference on each of its blocks, and the cache is one holder
+more; a block goes with its last holder. What only the cache holds can be had for the asking: `kv.cache` lets go of it.
 
     reserve ─► put… ─► seal ─► read          what is not sealed can't be read
        └─ share ─► read                      another reference on the same blocks
@@ -15,7 +15,7 @@ one block may serve several holders, and a prefix cache is one holder more.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from pdd.engine.base import Payload
@@ -39,10 +39,13 @@ class Lease:
     blocks: int
 
 
-@dataclass(slots=True)
-class _Block:
+@dataclass(slots=True, eq=False)
+class Block:
+    """For the store and the cache alone; everyone else knows blocks by their lease."""
+
     charged_bytes: int
-    references: int = 1
+    leases: int = 0
+    cached: bool = False
     payload: Payload | None = None
     sealed: bool = False
 
@@ -50,14 +53,15 @@ class _Block:
 @dataclass(slots=True)
 class _Held:
     lease: Lease
-    blocks: tuple[_Block, ...]
+    blocks: tuple[Block, ...]
     expires_s: float
 
 
 @dataclass(slots=True)
 class BlockStore:
     budget_bytes: int
-    used_bytes: int = field(default=0, init=False)
+    used_bytes: int = field(default=0, init=False)  # by leases and by the cache
+    leased_bytes: int = field(default=0, init=False)  # by leases; the rest of what is used can be evicted
     _held: dict[int, _Held] = field(default_factory=dict, init=False)
     _numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1), init=False)
 
@@ -67,8 +71,8 @@ class BlockStore:
 
     @property
     def usage(self) -> float:
-        """Share of the budget in use, 0..1."""
-        return self.used_bytes / self.budget_bytes
+        """Share of the budget that leases hold, 0..1. What is only cached makes way for them."""
+        return self.leased_bytes / self.budget_bytes
 
     @property
     def leases(self) -> int:
@@ -78,28 +82,27 @@ class BlockStore:
         """Take memory for `blocks` new blocks of `block_bytes` each, all of it or none. Raises NoMemory."""
         if blocks < 0 or block_bytes < 1:
             raise ValueError(f"a range of {blocks} blocks of {block_bytes} bytes can't be reserved")
-        needed, free = blocks * block_bytes, self.budget_bytes - self.used_bytes
+        needed = blocks * block_bytes
         if needed > self.budget_bytes:
             raise NoMemory(
                 f"{blocks} blocks need {needed} bytes, more than the whole budget of {self.budget_bytes}: "
                 "raise PDD_KV_BUDGET_MB, or send a shorter prompt"
             )
-        if needed > free:
+        if needed > self.budget_bytes - self.used_bytes:
+            free = self.budget_bytes - self.leased_bytes
             raise NoMemory(
                 f"{blocks} blocks need {needed} bytes and {free} of {self.budget_bytes} are free: retry when others have ended, "
                 "or raise PDD_KV_BUDGET_MB"
             )
         self.used_bytes += needed
-        return self._lease(owner, tuple(_Block(block_bytes) for _ in range(blocks)), expires_s)
+        return self.hold(owner, tuple(Block(block_bytes) for _ in range(blocks)), expires_s)
 
     def share(self, lease: Lease, owner: RequestId, expires_s: float, first_block: int = 0) -> Lease:
         """Hold the lease's blocks from `first_block` on once more, at no cost. Raises LeaseEnded."""
         blocks = self._find(lease).blocks
         if not 0 <= first_block <= len(blocks):
             raise ValueError(f"first_block must lie in 0..{len(blocks)}, got {first_block}")
-        for block in blocks[first_block:]:
-            block.references += 1
-        return self._lease(owner, blocks[first_block:], expires_s)
+        return self.hold(owner, blocks[first_block:], expires_s)
 
     def put(self, lease: Lease, index: int, payload: Payload) -> None:
         """Fill one reserved block, once. The payload is kept, not copied. Raises LeaseEnded."""
@@ -108,13 +111,13 @@ class BlockStore:
             raise ValueError(f"block {index} of {len(blocks)} is filled already or out of range")
         blocks[index].payload = payload
 
-    def seal(self, lease: Lease) -> None:
-        """Make the lease's blocks readable; all of them must be filled. Raises LeaseEnded."""
-        blocks = self._find(lease).blocks
-        empty = [index for index, block in enumerate(blocks) if block.payload is None]
+    def seal(self, lease: Lease, blocks: int | None = None) -> None:
+        """Make the lease's first `blocks`, or all, readable; each of them must be filled. Raises LeaseEnded."""
+        sealed = self._find(lease).blocks[:blocks]
+        empty = [index for index, block in enumerate(sealed) if block.payload is None]
         if empty:
-            raise ValueError(f"{len(empty)} of {len(blocks)} blocks are empty, the first is {empty[0]}: nothing is sealed")
-        for block in blocks:
+            raise ValueError(f"{len(empty)} of {len(sealed)} blocks are empty, the first is {empty[0]}: nothing is sealed")
+        for block in sealed:
             block.sealed = True
 
     def read(self, lease: Lease) -> tuple[Payload, ...]:
@@ -136,9 +139,11 @@ class BlockStore:
             return
         del self._held[lease.number]
         for block in held.blocks:
-            block.references -= 1
-            if block.references == 0:
-                self.used_bytes -= block.charged_bytes
+            block.leases -= 1
+            if block.leases == 0:
+                self.leased_bytes -= block.charged_bytes
+                if not block.cached:
+                    self.used_bytes -= block.charged_bytes
 
     def expire(self, now_s: float) -> tuple[Lease, ...]:
         """End every lease that has run out at `now_s`, and say which, oldest first."""
@@ -147,10 +152,29 @@ class BlockStore:
             self.release(lease)
         return over
 
-    def _lease(self, owner: RequestId, blocks: tuple[_Block, ...], expires_s: float) -> Lease:
+    # ── for the prefix cache ──
+
+    def hold(self, owner: RequestId, blocks: Sequence[Block], expires_s: float) -> Lease:
+        """One reference more on each of these blocks, at no cost."""
+        for block in blocks:
+            if block.leases == 0:
+                self.leased_bytes += block.charged_bytes
+            block.leases += 1
         lease = Lease(next(self._numbers), owner, len(blocks))
-        self._held[lease.number] = _Held(lease, blocks, expires_s)
+        self._held[lease.number] = _Held(lease, tuple(blocks), expires_s)
         return lease
+
+    def sealed(self, lease: Lease) -> tuple[Block, ...]:
+        """The lease's leading blocks that can be read. Raises LeaseEnded."""
+        return tuple(itertools.takewhile(lambda block: block.sealed, self._find(lease).blocks))
+
+    def uncache(self, block: Block) -> None:
+        """The cache has let go of it."""
+        block.cached = False
+        if block.leases == 0:
+            self.used_bytes -= block.charged_bytes
+
+    # ── shared ──
 
     def _find(self, lease: Lease) -> _Held:
         held = self._held.get(lease.number)

@@ -18,7 +18,7 @@ from pdd.v1 import kv_pb2
 
 
 class Refusal(enum.Enum):
-    """As RefusalReason in kv.proto, by name."""
+    """As RefusalReason in kv.proto, by name. BACKLOG is prefill's own."""
 
     UNKNOWN_REQUEST = kv_pb2.REFUSAL_REASON_UNKNOWN_REQUEST
     STALE_ATTEMPT = kv_pb2.REFUSAL_REASON_STALE_ATTEMPT
@@ -36,6 +36,7 @@ class Refusal(enum.Enum):
     CREDIT_EXCEEDED = kv_pb2.REFUSAL_REASON_CREDIT_EXCEEDED
     OUT_OF_TURN = kv_pb2.REFUSAL_REASON_OUT_OF_TURN
     LEASE_EXPIRED = kv_pb2.REFUSAL_REASON_LEASE_EXPIRED
+    BACKLOG = kv_pb2.REFUSAL_REASON_BACKLOG
 
 
 class TransferRefused(Exception):
@@ -52,7 +53,8 @@ class TransferLost(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """A prompt's full blocks, proven whole, held by the store until `release` on the receiver that gave it."""
+    """A prompt's full blocks, cached and transferred, proven whole; held by the store until `release` on the receiver that gave
+    it."""
 
     request: RequestId
     payloads: tuple[Payload, ...] = field(repr=False)
@@ -62,7 +64,7 @@ class Received:
 
 class TransferListener(Protocol):
     def wanted(self, missing_blocks: int, missing_bytes: int) -> None:
-        """An offer was accepted."""
+        """An offer was accepted; what is not missing is cached, and pinned."""
 
     def ready(self, received: Received) -> None:
         """Count, checksums, digest and identity are right."""

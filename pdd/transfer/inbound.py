@@ -1,25 +1,30 @@
 """One received transfer: what each message of its sender does to it, and what is answered.
 
-Driven by `receiver`, which hands in every message and writes every reply. Owns the transfer's place, its credit and its lease on
-the store. Never awaits or reads a clock.
+Driven by `receiver`, which hands in every message and writes every reply. Owns the transfer's place, its credit and its leases:
+on the leading blocks that are cached, and on the rest, which is to come. Never awaits or reads a clock.
 
-    OFFERED ─ accept ─► RECEIVING ─ frame* ─► commit ─► COMMITTED
-       └──────────────────┴─ anything wrong ─► REFUSED
-                          └─ cancel ─► CANCELLED
+    OFFERED ─ accept ─► PENDING ─ grant ─► RECEIVING ─ frame* ─► commit ─► COMMITTED
+       └───────────────────┴─────────────────┴─ anything wrong ─► REFUSED
+                           └─────────────────┴─ cancel ─► CANCELLED
 
 Fails closed: a frame is checked whole before any of it is written, the first thing wrong ends the transfer, and whatever ends it
 but a commit frees all it held. Nothing can be read before the commit. After it the payloads stay until `close`.
+
+What was committed enters the prefix cache. So do the blocks verified so far when a transfer ends for another reason than what
+its sender did: cancelled by either side, lost, expired, outdated. They came in order, under hashes that were checked at the
+offer, each with its checksum. Of a sender that was refused nothing is kept: what is wrong with one message casts doubt on all.
 """
 
 from __future__ import annotations
 
 import enum
+import math
 from dataclasses import dataclass, field
 
 from pdd.identity import RequestId
-from pdd.kv.hashing import chain_hashes
+from pdd.kv.cache import Prefix, PrefixCache, prefix_of
 from pdd.kv.layout import DENSE_F16, KvLayout, differences
-from pdd.kv.store import BlockStore, Lease, NoMemory
+from pdd.kv.store import Lease, NoMemory
 from pdd.kv.wire import MAX_FRAME_BYTES, KvFrame, MalformedFrame, WireFrame, commit_digest, largest_frame, parse_frame
 from pdd.transfer.admission import Admission
 from pdd.transfer.base import Received, Refusal, TransferRefused
@@ -29,72 +34,98 @@ from pdd.v1 import identity_pb2, kv_pb2
 
 class Stage(enum.Enum):
     OFFERED = "offered"
+    PENDING = "pending"  # the offer is good; Want may wait for another transfer
     RECEIVING = "receiving"
     COMMITTED = "committed"
     REFUSED = "refused"
     CANCELLED = "cancelled"
 
 
+CREDIT_PAUSE_S = 0.05  # at least, between two credits that are returned for the sake of the sender's goodput
+
+
 @dataclass(slots=True)
 class Inbound:
     admission: Admission
     layout: KvLayout  # the receiver's
-    store: BlockStore
+    cache: PrefixCache
     window_bytes: int  # payload bytes that the sender may have outstanding, if the transfer has as many
     stage: Stage = field(default=Stage.OFFERED, init=False)
     received: Received | None = field(default=None, init=False)  # once committed
     refusal: TransferRefused | None = field(default=None, init=False)  # once refused or cancelled
-    _lease: Lease | None = field(default=None, init=False)
+    prefix: Prefix = field(default=Prefix((), ()), init=False)  # once accepted
+    first_block: int = field(default=0, init=False)  # once granted: those before it are cached
+    _pinned: Lease | None = field(default=None, init=False)  # the cached blocks
+    _reserved: Lease | None = field(default=None, init=False)  # the missing ones
     _wire_format: str = field(default="", init=False)
     _checksums: list[int] = field(default_factory=list, init=False)  # of the verified blocks
     _credit_bytes: int = field(default=0, init=False)  # what the sender may still send
     _owed_bytes: int = field(default=0, init=False)  # verified and not yet returned as credit
+    _credited_s: float = field(default=-math.inf, init=False)  # when credit was last returned
 
     @property
     def total_blocks(self) -> int:
         return len(self.admission.prompt) // self.layout.block_tokens
 
     @property
-    def total_bytes(self) -> int:
-        return self.total_blocks * self.layout.block_bytes
+    def missing_blocks(self) -> int:
+        return self.total_blocks - self.first_block
+
+    @property
+    def missing_bytes(self) -> int:
+        return self.missing_blocks * self.layout.block_bytes
+
+    @property
+    def under_way(self) -> bool:
+        """It may still bring blocks."""
+        return self.stage in (Stage.PENDING, Stage.RECEIVING)
 
     # ── messages ──
 
-    def accept(self, offer: kv_pb2.Offer) -> kv_pb2.PushReply:
-        """Answer the offer with Want, with the whole range reserved, or with Refused."""
+    def accept(self, offer: kv_pb2.Offer) -> kv_pb2.PushReply | None:
+        """Check the offer. Returns Refused where it is wrong; otherwise `grant` answers it, now or later."""
         try:
             self._check_offer(offer)
-            self._lease = self.store.reserve(
-                self.admission.request, self.total_blocks, self.layout.block_bytes, self.admission.expires_s
-            )
+        except TransferRefused as refusal:
+            return self._refuse_sender(refusal)
+        self.stage, self._wire_format = Stage.PENDING, offer.wire_format
+        return None
+
+    def grant(self) -> kv_pb2.PushReply:
+        """Answer the offer with Want, the cached blocks pinned and the whole missing range reserved, or with Refused."""
+        request, expires_s, block_bytes = self.admission.request, self.admission.expires_s, self.layout.block_bytes
+        self.first_block = self.cache.match(self.prefix)
+        self._pinned = self.cache.pin(request, self.prefix, self.first_block, expires_s)
+        try:
+            self._reserved = self.cache.reserve(request, self.missing_blocks, block_bytes, expires_s)
         except NoMemory as error:
             return self.refuse(Refusal.NO_MEMORY, str(error))
-        except TransferRefused as refusal:
-            return self.refuse(refusal.reason, str(refusal))
-        self.stage, self._wire_format = Stage.RECEIVING, offer.wire_format
+        self.stage = Stage.RECEIVING
         # A window must hold the largest frame, or a sender that makes such frames would wait for ever.
-        self._credit_bytes = min(max(self.window_bytes, largest_frame(self.layout.block_bytes)), self.total_bytes)
-        return kv_pb2.PushReply(want=kv_pb2.Want(first_block=0, credit_bytes=self._credit_bytes))
+        self._credit_bytes = min(max(self.window_bytes, largest_frame(block_bytes)), self.missing_bytes)
+        return kv_pb2.PushReply(want=kv_pb2.Want(first_block=self.first_block, credit_bytes=self._credit_bytes))
 
-    def take(self, message: PushMessage) -> kv_pb2.PushReply | None:
+    def take(self, message: PushMessage, now_s: float) -> kv_pb2.PushReply | None:
         """Take any message that follows the offer; returns what to answer, if anything. `stage` says what became of it."""
         if self.refusal is not None:
             return refused_reply(self.refusal)  # it came late, after the transfer was ended from this side
         try:
-            return self._take(message)
+            return self._take(message, now_s)
         except TransferRefused as refusal:
-            return self.refuse(refusal.reason, str(refusal))
+            return self._refuse_sender(refusal)
 
     def refuse(self, reason: Refusal, message: str) -> kv_pb2.PushReply:
-        """End the transfer and free what it holds; a committed one stays committed."""
-        if self.stage in (Stage.OFFERED, Stage.RECEIVING):
+        """End the transfer from this side and free what it holds; a committed one stays committed."""
+        if self.stage is Stage.OFFERED or self.under_way:
+            self._keep_verified()
             self._drop(Stage.REFUSED, TransferRefused(reason, message))
         return refused_reply(TransferRefused(reason, message))
 
     def renew(self, expires_s: float) -> None:
         """Raises LeaseEnded."""
-        if self._lease is not None:
-            self.store.renew(self._lease, expires_s)
+        for lease in (self._pinned, self._reserved):
+            if lease is not None:
+                self.cache.store.renew(lease, expires_s)
 
     def close(self) -> None:
         """Give up what a committed transfer holds."""
@@ -116,7 +147,8 @@ class Inbound:
         if offer.prompt_tokens != len(prompt):
             message = f"a prompt of {offer.prompt_tokens} tokens is offered, one of {len(prompt)} was admitted"
             raise TransferRefused(Refusal.HASH_MISMATCH, message)
-        expected = chain_hashes(prompt, self.layout.block_tokens, self.admission.salt)
+        self.prefix = prefix_of(prompt, self.layout.block_tokens, self.admission.salt)
+        expected = self.prefix.hashes
         if hashes != expected:
             first = next((i for i, pair in enumerate(zip(hashes, expected, strict=False)) if pair[0] != pair[1]), None)
             where = f"the first that differs is {first}" if first is not None else f"{len(expected)} were expected"
@@ -137,7 +169,7 @@ class Inbound:
             frame = parse_frame(wire_frame, self._wire_format, self.layout.block_bytes)
         except MalformedFrame as error:
             raise TransferRefused(Refusal.MALFORMED_FRAME, str(error)) from error
-        expected, what = len(self._checksums), f"blocks {frame.first_block}..{frame.end_block - 1} came"
+        expected, what = self.first_block + len(self._checksums), f"blocks {frame.first_block}..{frame.end_block - 1} came"
         if frame.end_block > self.total_blocks:
             raise TransferRefused(Refusal.MALFORMED_FRAME, f"{what}, but {self.total_blocks} blocks were offered")
         if frame.first_block < expected:
@@ -154,14 +186,15 @@ class Inbound:
 
     # ── what a message does ──
 
-    def _take(self, message: PushMessage) -> kv_pb2.PushReply | None:
-        if self.stage is not Stage.RECEIVING:
-            raise TransferRefused(Refusal.OUT_OF_TURN, f"{kind_of(message)} came while {self.stage.value}")
+    def _take(self, message: PushMessage, now_s: float) -> kv_pb2.PushReply | None:
+        kind = kind_of(message)
+        if self.stage is not Stage.RECEIVING and not (self.stage is Stage.PENDING and kind == "cancel"):
+            raise TransferRefused(Refusal.OUT_OF_TURN, f"{kind} came while {self.stage.value}")
         if isinstance(message, WireFrame):
-            return self._take_frame(message)
-        match message.WhichOneof("kind"):
+            return self._take_frame(message, now_s)
+        match kind:
             case "frame":
-                return self._take_frame(WireFrame.from_proto(message.frame))
+                return self._take_frame(WireFrame.from_proto(message.frame), now_s)
             case "commit":
                 return self._take_commit(message.commit)
             case "cancel":
@@ -169,45 +202,64 @@ class Inbound:
             case other:
                 raise TransferRefused(Refusal.OUT_OF_TURN, f"{other or 'an empty message'} came while {self.stage.value}")
 
-    def _take_frame(self, wire_frame: WireFrame) -> kv_pb2.PushReply | None:
+    def _take_frame(self, wire_frame: WireFrame, now_s: float) -> kv_pb2.PushReply | None:
         frame = self._check_frame(wire_frame)
-        assert self._lease is not None
-        for offset, payload in enumerate(frame.payloads):
-            self.store.put(self._lease, frame.first_block + offset, payload)
+        assert self._reserved is not None
+        for index, payload in enumerate(frame.payloads, frame.first_block - self.first_block):
+            self.cache.store.put(self._reserved, index, payload)
         self._checksums.extend(frame.checksums)
         self._credit_bytes -= frame.declared_bytes
         self._owed_bytes += frame.declared_bytes
-        return self._returned_credit()
+        return self._returned_credit(now_s)
 
-    def _returned_credit(self) -> kv_pb2.PushReply | None:
-        """Credit goes back in quarters of the window, which saves messages and always leaves the sender room for a block."""
-        verified = len(self._checksums)
-        if verified == self.total_blocks or 4 * self._owed_bytes < self._credit_bytes + self._owed_bytes:
+    def _returned_credit(self, now_s: float) -> kv_pb2.PushReply | None:
+        """Credit goes back in quarters of the window, which saves messages and always leaves the sender room for a block.
+
+        On a slow link it goes back sooner, and after the last block at once: the sender measures its goodput by it.
+        """
+        verified = self.first_block + len(self._checksums)
+        enough = 4 * self._owed_bytes >= self._credit_bytes + self._owed_bytes
+        if not enough and verified < self.total_blocks and now_s - self._credited_s < CREDIT_PAUSE_S:
             return None
         credit = kv_pb2.Credit(verified_blocks=verified, credit_bytes=self._owed_bytes)
         self._credit_bytes += self._owed_bytes
-        self._owed_bytes = 0
+        self._owed_bytes, self._credited_s = 0, now_s
         return kv_pb2.PushReply(credit=credit)
 
     def _take_commit(self, commit: kv_pb2.Commit) -> kv_pb2.PushReply:
         self._check_request(commit.request, "commit")
         verified = len(self._checksums)
-        if commit.block_count != verified or verified != self.total_blocks:
-            message = f"a commit of {commit.block_count} blocks, with {verified} verified of {self.total_blocks} offered"
+        if commit.block_count != verified or verified != self.missing_blocks:
+            message = f"a commit of {commit.block_count} blocks, with {verified} verified of {self.missing_blocks} wanted"
             raise TransferRefused(Refusal.COUNT_MISMATCH, message)
         if commit.digest != commit_digest(self._checksums):
             raise TransferRefused(Refusal.DIGEST_MISMATCH, f"the commit's digest is not that of the {verified} verified blocks")
-        assert self._lease is not None
-        self.store.seal(self._lease)
-        self.stage = Stage.COMMITTED
-        payloads = self.store.read(self._lease)
+        assert self._pinned is not None
+        assert self._reserved is not None
+        self._keep_verified()
+        self.stage, store = Stage.COMMITTED, self.cache.store
+        payloads = store.read(self._pinned) + store.read(self._reserved)
         self.received = Received(self.admission.request, payloads, commit.first_token, commit.final)
         return kv_pb2.PushReply(committed=kv_pb2.Committed())
 
     def _take_cancel(self, cancel: kv_pb2.Cancel) -> kv_pb2.PushReply:
         self._check_request(cancel.request, "cancel")
+        self._keep_verified()
         self._drop(Stage.CANCELLED, TransferRefused(Refusal.CANCELLED_ATTEMPT, f"the sender cancelled: {cancel.reason}"))
         return kv_pb2.PushReply(cancelled=kv_pb2.Cancelled())
+
+    # ── ends ──
+
+    def _keep_verified(self) -> None:
+        if self._reserved is not None:
+            self.cache.store.seal(self._reserved, len(self._checksums))
+            self.cache.keep(self._reserved, self.prefix, self.first_block)
+
+    def _refuse_sender(self, refusal: TransferRefused) -> kv_pb2.PushReply:
+        """For what the sender did. Nothing of it is kept."""
+        if self.stage is Stage.OFFERED or self.under_way:
+            self._drop(Stage.REFUSED, refusal)
+        return refused_reply(refusal)
 
     def _drop(self, stage: Stage, refusal: TransferRefused) -> None:
         self.stage, self.refusal = stage, refusal
@@ -215,9 +267,10 @@ class Inbound:
 
     def _free(self) -> None:
         self.received = None
-        if self._lease is not None:
-            self.store.release(self._lease)
-            self._lease = None
+        for lease in (self._pinned, self._reserved):
+            if lease is not None:
+                self.cache.store.release(lease)
+        self._pinned = self._reserved = None
 
 
 def refused_reply(refusal: TransferRefused) -> kv_pb2.PushReply:

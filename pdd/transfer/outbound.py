@@ -3,7 +3,7 @@
 Driven by `sender`, which writes what `next_message` returns and hands in every reply. Owns the sender's place, its credit and the
 outcome. Never awaits or reads a clock.
 
-    OFFERING ─ Offer ─► OFFERED ◄─ Want ─► SENDING ─ Frame* ─ Commit ─► COMMITTING ◄─ Committed ─► ENDED
+    OFFERING ─ Offer ─► OFFERED ◄─ Pending* Want ─► SENDING ─ Frame* ─ Commit ─► COMMITTING ◄─ Committed ─► ENDED
     any of these ─ cancel, feed failed ─► CANCELLING ─ Cancel ─► ◄─ Cancelled ─► ENDED
     any of these ◄─ Refused, peer lost ─► ENDED
 """
@@ -20,6 +20,7 @@ from pdd.kv.layout import KvLayout
 from pdd.kv.wire import blocks_per_frame, build_frame, commit_digest
 from pdd.transfer.base import Refusal, TransferLost, TransferRefused
 from pdd.transfer.feed import BlockFeed, FeedEnd
+from pdd.transfer.goodput import LinkMeter
 from pdd.transfer.messages import PushMessage
 from pdd.v1 import kv_pb2
 
@@ -64,16 +65,20 @@ class Stage(enum.Enum):
     ENDED = "ended"
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Outbound:
     offer: OfferedKv
     feed: BlockFeed
+    link: LinkMeter = field(default_factory=LinkMeter)  # the target's, shared by all transfers to it
     stage: Stage = field(default=Stage.OFFERING, init=False)
     first_block: int = field(default=0, init=False)  # as the receiver wants it
     report: TransferReport | None = field(default=None, init=False)
     error: Exception | None = field(default=None, init=False)  # why there is no report
     _sent: list[int] = field(default_factory=list, init=False)  # checksums
     _credit_bytes: int = field(default=0, init=False)
+    _accepted_bytes: int | None = field(default=None, init=False)  # these three as told to the link
+    _sent_bytes: int = field(default=0, init=False)
+    _acknowledged_bytes: int = field(default=0, init=False)
     _cancel_reason: str | None = field(default=None, init=False)  # to be told to the receiver
     _offered_s: float = field(default=0.0, init=False)
     _first_frame_s: float | None = field(default=None, init=False)
@@ -86,6 +91,12 @@ class Outbound:
     @property
     def missing_bytes(self) -> int:
         return self.missing_blocks * self.offer.layout.block_bytes
+
+    @property
+    def ready_bytes(self) -> int:
+        """Wanted, made and not acknowledged yet."""
+        made_blocks = max(0, len(self.feed) - self.first_block)
+        return made_blocks * self.offer.layout.block_bytes - self._acknowledged_bytes
 
     # ── what to write ──
 
@@ -124,6 +135,8 @@ class Outbound:
             return self._cancel_message()
         self._sent.extend(frame.head.checksums)
         self._credit_bytes -= frame.head.declared_bytes
+        self._sent_bytes += frame.head.declared_bytes
+        self.link.sent(frame.head.declared_bytes, now_s)
         if self._first_frame_s is None:
             self._first_frame_s = now_s
         return frame
@@ -156,11 +169,16 @@ class Outbound:
         elif self.stage is Stage.CANCELLING:
             # Want, credit and even Committed may cross the Cancel.
             if kind in ("cancelled", "committed"):
-                self.stage = Stage.ENDED
+                self._end()
+        elif kind == "pending" and self.stage is Stage.OFFERED:
+            pass  # a sign of life
         elif kind == "want" and self.stage is Stage.OFFERED and reply.want.first_block <= len(self.offer.block_hashes):
             self.stage, self.first_block, self._credit_bytes = Stage.SENDING, reply.want.first_block, reply.want.credit_bytes
+            self._accepted_bytes = self.missing_bytes
+            self.link.accepted(self, self._accepted_bytes)
         elif kind == "credit" and self.stage in (Stage.SENDING, Stage.COMMITTING):
             self._credit_bytes += reply.credit.credit_bytes
+            self._acknowledge(reply.credit.credit_bytes, now_s)
         elif kind == "committed" and self.stage is Stage.COMMITTING:
             self._take_committed(now_s)
         else:
@@ -170,29 +188,46 @@ class Outbound:
         """Give the transfer up; `error` is why, where it is not the caller's own wish."""
         if self.stage in (Stage.CANCELLING, Stage.ENDED):
             return
-        # Nothing to take back from a receiver that has not heard of it.
-        self.stage = Stage.ENDED if self.stage is Stage.OFFERING else Stage.CANCELLING
         self._cancel_reason, self.error = reason, error
+        if self.stage is Stage.OFFERING:
+            self._end()  # nothing to take back from a receiver that has not heard of it
+        else:
+            self.stage = Stage.CANCELLING
 
     def lost(self, message: str) -> None:
         """The peer or the link is gone."""
         if self.stage is not Stage.ENDED:
-            self.stage = Stage.ENDED
             self.error = self.error or TransferLost(message)
+            self._end()
 
     def _take_refusal(self, refused: kv_pb2.Refused) -> None:
         try:
             refusal: Exception = TransferRefused(Refusal(refused.reason), refused.message)
         except ValueError:
             refusal = TransferLost(f"refused for a reason unknown here ({refused.reason}): {refused.message}")
-        self.stage = Stage.ENDED
         self.error = self.error or refusal
+        self._end()
 
     def _take_committed(self, now_s: float) -> None:
-        self.stage = Stage.ENDED
         self.report = TransferReport(
             blocks=len(self._sent),
-            bytes=len(self._sent) * self.offer.layout.block_bytes,
+            bytes=self._sent_bytes,
             offer_to_commit_s=now_s - self._offered_s,
             first_frame_to_commit_s=0.0 if self._first_frame_s is None else now_s - self._first_frame_s,
         )
+        self._acknowledge(self._sent_bytes, now_s)
+        self._end()
+
+    # ── the link ──
+
+    def _acknowledge(self, size: int, now_s: float) -> None:
+        size = min(size, self._sent_bytes - self._acknowledged_bytes)
+        if size > 0:
+            self._acknowledged_bytes += size
+            self.link.acknowledged(size, now_s)
+
+    def _end(self) -> None:
+        self.stage = Stage.ENDED
+        if self._accepted_bytes is not None:
+            acknowledged = self._acknowledged_bytes
+            self.link.ended(self, self._accepted_bytes - acknowledged, self._sent_bytes - acknowledged)

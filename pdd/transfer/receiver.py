@@ -6,6 +6,9 @@ so in one synchronous call, so that no frame can be written after it.
 
 A handler waits for messages. A transfer that ends from outside meanwhile, by a cancel or with its lease, is refused past it: its
 memory is freed at once, and its sender told within a round trip.
+
+An offer of blocks that another transfer brings is answered Pending until that one has ended. It is this side that makes it
+wait, so its lease starts anew with each Pending; the wait is bounded by the other's lease.
 """
 
 from __future__ import annotations
@@ -17,16 +20,18 @@ from types import TracebackType
 from typing import Self
 
 from pdd.identity import RequestId
+from pdd.kv.cache import PrefixCache
 from pdd.kv.layout import KvLayout
 from pdd.kv.store import BlockStore
 from pdd.transfer.admission import Admission, AdmissionDesk, expiry_message
 from pdd.transfer.base import Refusal, TransferListener, TransferRefused
 from pdd.transfer.inbound import Inbound, Stage, refused_reply
+from pdd.transfer.joining import joined_by
 from pdd.transfer.messages import PushContext
 from pdd.transfer.stream import PushStream
 from pdd.v1 import kv_pb2
 
-_LOST = "the sender's stream ended with neither Commit nor Cancel: what came was dropped"
+_LOST = "the sender's stream ended with neither Commit nor Cancel: its prompt is not whole"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +39,7 @@ class ReceiverSettings:
     credit_bytes: int = 32 << 20  # that one transfer may have outstanding
     park_s: float = 1.0  # how long an offer may wait for its admission
     offer_s: float = 10.0  # from the stream's start to its offer
+    pending_s: float = 5.0  # between two Pending; less than a sender's patience with an offer
     answer_s: float = 5.0  # for a reply to leave; after that the call counts as dead
     linger_s: float = 2.0  # to hear a refused sender out; more than a round trip
     sweep_s: float = 0.25  # between two looks at the leases
@@ -49,20 +55,25 @@ class _Entry:
 
 
 class Receiver:
-    """Enter it, or nothing ends with its lease."""
+    """Enter it, or nothing ends with its lease. Without a `cache`, which must be over the same store, it keeps nothing."""
 
-    def __init__(self, layout: KvLayout, store: BlockStore, settings: ReceiverSettings | None = None) -> None:
+    def __init__(
+        self, layout: KvLayout, store: BlockStore, settings: ReceiverSettings | None = None, cache: PrefixCache | None = None
+    ) -> None:
         self._layout = layout
         self._store = store
+        self._cache = cache or PrefixCache(store, layout.block_tokens, 0)
         self._settings = settings or ReceiverSettings()
         self._desk = AdmissionDesk(park_s=self._settings.park_s)
         self._entries: dict[RequestId, _Entry] = {}
-        self._admitted_one = asyncio.Event()  # replaced by a fresh one each time it is set
+        self._accepted: dict[RequestId, Inbound] = {}  # transfers, in the order in which their offers were good
+        self._admitted_one = asyncio.Event()  # these two are replaced by a fresh one each time they are set
+        self._ended_one = asyncio.Event()
         self._parked = 0
         self._sweeper: asyncio.Task[None] | None = None
 
     def usage(self) -> float:
-        """Share of the byte budget in use, 0..1."""
+        """Share of the byte budget that transfers hold, 0..1."""
         return self._store.usage
 
     @property
@@ -117,11 +128,12 @@ class Receiver:
                 return
             entry = self._entries[admission.request]
             entry.stream = stream
-            inbound = entry.inbound = Inbound(admission, self._layout, self._store, self._settings.credit_bytes)
+            inbound = entry.inbound = Inbound(admission, self._layout, self._cache, self._settings.credit_bytes)
             try:
                 await self._receive(entry, inbound, offer, stream)
             finally:
-                if inbound.stage is Stage.RECEIVING:
+                self._accepted.pop(admission.request, None)
+                if inbound.under_way:
                     self._fail(admission.request, entry, None, _LOST)
 
     async def _read_offer(self, stream: PushStream) -> kv_pb2.Offer:
@@ -149,17 +161,23 @@ class Receiver:
                 self._parked -= 1
 
     async def _receive(self, entry: _Entry, inbound: Inbound, offer: kv_pb2.Offer, stream: PushStream) -> None:
-        reply: kv_pb2.PushReply | None = inbound.accept(offer)
+        reply = inbound.accept(offer)
         self._tell(entry, inbound)
+        if inbound.stage is Stage.PENDING:
+            self._accepted[inbound.admission.request] = inbound
+            if await self._until_due(inbound, stream):
+                reply = inbound.grant()
+                self._tell(entry, inbound)
         if inbound.stage is Stage.RECEIVING:
-            entry.listener.wanted(inbound.total_blocks, inbound.total_bytes)
-        while inbound.stage is Stage.RECEIVING:
+            self._renew(inbound)
+            entry.listener.wanted(inbound.missing_blocks, inbound.missing_bytes)
+        while inbound.under_way:
             if reply is not None and not await stream.answer(reply):
                 return
             message = await stream.read()
             if message is None:
                 return
-            reply = inbound.take(message)
+            reply = inbound.take(message, _now_s())
             if inbound.stage is Stage.RECEIVING:  # a frame was verified: the lease bounds silence, not the whole transfer
                 self._renew(inbound)
             self._tell(entry, inbound)
@@ -168,12 +186,26 @@ class Receiver:
         elif reply is not None:
             await stream.answer(reply)
 
+    async def _until_due(self, inbound: Inbound, stream: PushStream) -> bool:
+        """Wait until no transfer accepted before brings what this one lacks. False where it was ended, or its sender spoke."""
+        repeat_s = min(self._settings.pending_s, inbound.admission.lease_s / 3)
+        while inbound.stage is Stage.PENDING:
+            ended_one, joined = self._ended_one, joined_by(inbound, self._accepted.values())
+            if joined is None:
+                return True
+            self._renew(inbound)
+            pending = kv_pb2.Pending(transfer=joined.admission.request.to_proto())
+            if not await stream.answer(kv_pb2.PushReply(pending=pending)) or await stream.wait(ended_one, repeat_s):
+                return False
+        return False
+
     # ── what became of it ──
 
     def _tell(self, entry: _Entry, inbound: Inbound) -> None:
         """Report where a message of the sender has led to, if to an end."""
         if inbound.received is not None:
             self._renew(inbound)
+            self._wake_joined()
             entry.listener.ready(inbound.received)
         elif inbound.refusal is not None:
             self._fail(inbound.admission.request, entry, inbound.refusal.reason, str(inbound.refusal))
@@ -202,12 +234,17 @@ class Receiver:
             return
         refusal = entry.inbound.refuse(reason, message)
         entry.inbound.close()
+        self._wake_joined()
         if entry.inbound.stage is Stage.REFUSED:
             entry.stream.refuse(refusal)
 
     def _wake_parked(self) -> None:
         self._admitted_one.set()
         self._admitted_one = asyncio.Event()
+
+    def _wake_joined(self) -> None:
+        self._ended_one.set()
+        self._ended_one = asyncio.Event()
 
     # ── leases ──
 

@@ -16,6 +16,7 @@ import grpc.aio
 from pdd.kv.wire import WireFrame
 from pdd.transfer.base import TransferLost
 from pdd.transfer.feed import BlockFeed
+from pdd.transfer.goodput import LinkMeter
 from pdd.transfer.messages import PushCall, open_push
 from pdd.transfer.outbound import OfferedKv, Outbound, Stage, TransferReport
 from pdd.v1 import kv_pb2
@@ -26,7 +27,7 @@ OnProgress = Callable[[], None]
 
 @dataclass(frozen=True, slots=True)
 class SenderSettings:
-    offer_s: float = 20.0  # to the answer to the offer: connecting, parking, and a slow line's backlog ahead of it
+    offer_s: float = 20.0  # to each answer to the offer: connecting, parking, and a slow line's backlog ahead of it
     cancel_s: float = 2.0  # from Cancel to Cancelled; after that the call is torn down
 
 
@@ -38,18 +39,19 @@ async def send(
     on_wanted: OnWanted,
     lease_s: float,
     on_progress: OnProgress | None = None,
+    link: LinkMeter | None = None,
     settings: SenderSettings | None = None,
 ) -> TransferReport:
     """Offer at once, send what the receiver wants as the feed grows, commit when it is complete.
 
     `on_wanted` is called when the offer is accepted, `on_progress` whenever the receiver answers and whenever the connection has
-    taken a frame. Raises TransferRefused with the receiver's reason; TransferLost when the peer can't be reached, goes away, or
-    nothing has moved for `lease_s`; the feed's error when it fails. Cancelling the calling task cancels the transfer: the
-    receiver's acknowledgement, or the end of the call, comes before CancelledError does.
+    taken a frame; `link` is told what moves. Raises TransferRefused with the receiver's reason; TransferLost when the peer can't
+    be reached, goes away, or nothing has moved for `lease_s`; the feed's error when it fails. Cancelling the calling task cancels
+    the transfer: the receiver's acknowledgement, or the end of the call, comes before CancelledError does.
     """
     settings = settings or SenderSettings()
     call = open_push(channel)
-    outbound = Outbound(offer, feed)
+    outbound = Outbound(offer, feed, link or LinkMeter())
     session = _Session(call, outbound, on_wanted, on_progress or _ignore, min(settings.offer_s, lease_s), lease_s)
     running = asyncio.create_task(session.run(), name=f"send {offer.request}")
     try:
@@ -63,6 +65,7 @@ async def send(
     finally:
         running.cancel()
         call.cancel()
+        outbound.lost("the transfer was torn down without the receiver's word")
     if outbound.report is None:
         raise outbound.error or TransferLost("the transfer ended without an outcome")
     return outbound.report

@@ -33,6 +33,7 @@ class PushStream:
         self._answer_s = answer_s
         self._linger_s = linger_s
         self._saying = asyncio.Lock()  # gRPC allows one write at a time
+        self._reading: asyncio.Task[object] | None = None  # a read that outlasted a `wait`
         self._refusing: asyncio.Task[bool] | None = None
         self._lingering = asyncio.timeout(None)
 
@@ -45,6 +46,8 @@ class PushStream:
             await self._lingering.__aexit__(kind, error, trace)
         except TimeoutError:
             kind = None  # the sender was heard out for long enough
+        if self._reading is not None:
+            self._reading.cancel()
         if self._refusing is not None:
             try:
                 if kind is None:
@@ -63,9 +66,21 @@ class PushStream:
             message = await self._next()
         return message
 
-    async def _next(self) -> PushMessage | None:
+    async def wait(self, until: asyncio.Event, timeout_s: float) -> bool:
+        """Wait for a message, for `until` or for the time; whether a message, or the end of the stream, is there to be read."""
+        if self._reading is None:
+            self._reading = asyncio.create_task(self._context.read(), name="message of a transfer")
+        waiting = asyncio.create_task(until.wait(), name="another transfer's end")
         try:
-            message = await self._context.read()
+            await asyncio.wait((self._reading, waiting), timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            waiting.cancel()
+        return self._reading.done()
+
+    async def _next(self) -> PushMessage | None:
+        reading, self._reading = self._reading, None
+        try:
+            message = await (self._context.read() if reading is None else reading)
         except DecodeError as error:
             log.warning("a transfer ends: a message can't be decoded", peer=self._context.peer(), error=str(error))
             async with self._saying:  # gRPC can't send a status while a write is under way

@@ -65,6 +65,7 @@ class DecodeCommand(_message.Message):
     STOP_FIELD_NUMBER: _builtins.int
     ABORT_FIELD_NUMBER: _builtins.int
     DETACH_FIELD_NUMBER: _builtins.int
+    RECALL_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def hello(self) -> _identity_pb2.Hello: ...
     @_builtins.property
@@ -79,6 +80,8 @@ class DecodeCommand(_message.Message):
     def abort(self) -> Global___Abort: ...
     @_builtins.property
     def detach(self) -> Global___Detach: ...
+    @_builtins.property
+    def recall(self) -> Global___Recall: ...
     def __init__(
         self,
         *,
@@ -89,12 +92,13 @@ class DecodeCommand(_message.Message):
         stop: Global___Stop | None = ...,
         abort: Global___Abort | None = ...,
         detach: Global___Detach | None = ...,
+        recall: Global___Recall | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["abort", b"abort", "admit", b"admit", "command", b"command", "detach", b"detach", "extend", b"extend", "hello", b"hello", "stop", b"stop", "throttle", b"throttle"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["abort", b"abort", "admit", b"admit", "command", b"command", "detach", b"detach", "extend", b"extend", "hello", b"hello", "recall", b"recall", "stop", b"stop", "throttle", b"throttle"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["abort", b"abort", "admit", b"admit", "command", b"command", "detach", b"detach", "extend", b"extend", "hello", b"hello", "stop", b"stop", "throttle", b"throttle"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["abort", b"abort", "admit", b"admit", "command", b"command", "detach", b"detach", "extend", b"extend", "hello", b"hello", "recall", b"recall", "stop", b"stop", "throttle", b"throttle"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_command: _TypeAlias = _typing.Literal["hello", "admit", "extend", "throttle", "stop", "abort", "detach"]  # noqa: Y015
+    _WhichOneofReturnType_command: _TypeAlias = _typing.Literal["hello", "admit", "extend", "throttle", "stop", "abort", "detach", "recall"]  # noqa: Y015
     _WhichOneofArgType_command: _TypeAlias = _typing.Literal["command", b"command"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_command) -> _WhichOneofReturnType_command | None: ...
 
@@ -185,6 +189,29 @@ class Extend(_message.Message):
 Global___Extend: _TypeAlias = Extend  # noqa: Y015
 
 @_typing.final
+class Recall(_message.Message):
+    """Take back the extends that are still queued, so that another decoder may go on from index 0. Answered with Recalled while the KV
+    is not whole. Afterwards it is too late: nothing is said, and Extended follows.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    HANDLE_FIELD_NUMBER: _builtins.int
+    handle: _builtins.int
+    def __init__(
+        self,
+        *,
+        handle: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["handle", b"handle"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Recall: _TypeAlias = Recall  # noqa: Y015
+
+@_typing.final
 class Throttle(_message.Message):
     """Decode no faster than one token per interval. 0 lifts it."""
 
@@ -237,17 +264,21 @@ class Abort(_message.Message):
 
     HANDLE_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
+    KEEP_FIELD_NUMBER: _builtins.int
     handle: _builtins.int
     reason: _builtins.str
+    keep: _builtins.bool
+    """The answer is complete: a decoder that retains output may keep what it has computed of it."""
     def __init__(
         self,
         *,
         handle: _builtins.int = ...,
         reason: _builtins.str = ...,
+        keep: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["handle", b"handle", "reason", b"reason"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["handle", b"handle", "keep", b"keep", "reason", b"reason"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -346,6 +377,7 @@ class OpeningEvent(_message.Message):
     WANTED_FIELD_NUMBER: _builtins.int
     KV_READY_FIELD_NUMBER: _builtins.int
     EXTENDED_FIELD_NUMBER: _builtins.int
+    RECALLED_FIELD_NUMBER: _builtins.int
     handle: _builtins.int
     @_builtins.property
     def wanted(self) -> Global___Wanted: ...
@@ -353,6 +385,8 @@ class OpeningEvent(_message.Message):
     def kv_ready(self) -> Global___KvReady: ...
     @_builtins.property
     def extended(self) -> Global___Extended: ...
+    @_builtins.property
+    def recalled(self) -> Global___Recalled: ...
     def __init__(
         self,
         *,
@@ -360,12 +394,13 @@ class OpeningEvent(_message.Message):
         wanted: Global___Wanted | None = ...,
         kv_ready: Global___KvReady | None = ...,
         extended: Global___Extended | None = ...,
+        recalled: Global___Recalled | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["event", b"event", "extended", b"extended", "kv_ready", b"kv_ready", "wanted", b"wanted"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["event", b"event", "extended", b"extended", "kv_ready", b"kv_ready", "recalled", b"recalled", "wanted", b"wanted"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["event", b"event", "extended", b"extended", "handle", b"handle", "kv_ready", b"kv_ready", "wanted", b"wanted"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["event", b"event", "extended", b"extended", "handle", b"handle", "kv_ready", b"kv_ready", "recalled", b"recalled", "wanted", b"wanted"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["wanted", "kv_ready", "extended"]  # noqa: Y015
+    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["wanted", "kv_ready", "extended", "recalled"]  # noqa: Y015
     _WhichOneofArgType_event: _TypeAlias = _typing.Literal["event", b"event"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_event) -> _WhichOneofReturnType_event | None: ...
 
@@ -451,6 +486,23 @@ class Extended(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Extended: _TypeAlias = Extended  # noqa: Y015
+
+@_typing.final
+class Recalled(_message.Message):
+    """No extend was computed, and none is queued: the next output index the decoder lacks is 0."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Recalled: _TypeAlias = Recalled  # noqa: Y015
 
 @_typing.final
 class ClosingEvent(_message.Message):

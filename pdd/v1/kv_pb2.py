@@ -25,39 +25,41 @@ _sym_db = _symbol_database.Default()
 from pdd.v1 import identity_pb2 as pdd_dot_v1_dot_identity__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x0fpdd/v1/kv.proto\x12\x06pdd.v1\x1a\x15pdd/v1/identity.proto\"\x84\x02\n\x08KvLayout\x12\x14\n\x0cmodel_digest\x18\x01 \x01(\t\x12\x18\n\x10tokenizer_digest\x18\x02 \x01(\t\x12\x0e\n\x06layers\x18\x03 \x01(\r\x12\x10\n\x08kv_heads\x18\x04 \x01(\r\x12\x11\n\thead_size\x18\x05 \x01(\r\x12\x14\n\x0c\x62lock_tokens\x18\x06 \x01(\r\x12\x14\n\x0cwire_formats\x18\x07 \x03(\t\x12\x13\n\x0b\x62lock_bytes\x18\x08 \x01(\x04\x12\x0e\n\x06\x65ngine\x18\x10 \x01(\t\x12\x14\n\x0c\x64\x65vice_dtype\x18\x11 \x01(\t\x12\x13\n\x0bpage_tokens\x18\x12 \x01(\r\x12\x17\n\x0ftensor_parallel\x18\x13 \x01(\r\"\x99\x01\n\x0bPushRequest\x12\x1e\n\x05offer\x18\x01 \x01(\x0b\x32\r.pdd.v1.OfferH\x00\x12\x1e\n\x05\x66rame\x18\x02 \x01(\x0b\x32\r.pdd.v1.FrameH\x00\x12 \n\x06\x63ommit\x18\x03 \x01(\x0b\x32\x0e.pdd.v1.CommitH\x00\x12 \n\x06\x63\x61ncel\x18\x04 \x01(\x0b\x32\x0e.pdd.v1.CancelH\x00\x42\x06\n\x04kind\"\xc7\x01\n\tPushReply\x12\x1c\n\x04want\x18\x01 \x01(\x0b\x32\x0c.pdd.v1.WantH\x00\x12 \n\x06\x63redit\x18\x02 \x01(\x0b\x32\x0e.pdd.v1.CreditH\x00\x12&\n\tcommitted\x18\x03 \x01(\x0b\x32\x11.pdd.v1.CommittedH\x00\x12\"\n\x07refused\x18\x04 \x01(\x0b\x32\x0f.pdd.v1.RefusedH\x00\x12&\n\tcancelled\x18\x05 \x01(\x0b\x32\x11.pdd.v1.CancelledH\x00\x42\x06\n\x04kind\"\xb4\x01\n\x05Offer\x12\"\n\x07request\x18\x01 \x01(\x0b\x32\x11.pdd.v1.RequestId\x12#\n\x06sender\x18\x02 \x01(\x0b\x32\x13.pdd.v1.InstanceRef\x12 \n\x06layout\x18\x03 \x01(\x0b\x32\x10.pdd.v1.KvLayout\x12\x13\n\x0bwire_format\x18\x04 \x01(\t\x12\x15\n\rprompt_tokens\x18\x05 \x01(\r\x12\x14\n\x0c\x62lock_hashes\x18\x06 \x03(\x06\"1\n\x04Want\x12\x13\n\x0b\x66irst_block\x18\x01 \x01(\r\x12\x14\n\x0c\x63redit_bytes\x18\x02 \x01(\x04\"|\n\x05\x46rame\x12\"\n\x07request\x18\x01 \x01(\x0b\x32\x11.pdd.v1.RequestId\x12\x13\n\x0b\x66irst_block\x18\x02 \x01(\r\x12\x11\n\tchecksums\x18\x03 \x03(\x06\x12\x0f\n\x07payload\x18\x04 \x01(\x0c\x12\x16\n\x0e\x64\x65\x63lared_bytes\x18\x05 \x01(\x04\"7\n\x06\x43redit\x12\x17\n\x0fverified_blocks\x18\x01 \x01(\r\x12\x14\n\x0c\x63redit_bytes\x18\x02 \x01(\x04\"u\n\x06\x43ommit\x12\"\n\x07request\x18\x01 \x01(\x0b\x32\x11.pdd.v1.RequestId\x12\x13\n\x0b\x62lock_count\x18\x02 \x01(\r\x12\x0e\n\x06\x64igest\x18\x03 \x01(\x06\x12\x13\n\x0b\x66irst_token\x18\x04 \x01(\r\x12\r\n\x05\x66inal\x18\x05 \x01(\x08\"\x0b\n\tCommitted\"<\n\x06\x43\x61ncel\x12\"\n\x07request\x18\x01 \x01(\x0b\x32\x11.pdd.v1.RequestId\x12\x0e\n\x06reason\x18\x02 \x01(\t\"\x0b\n\tCancelled\"A\n\x07Refused\x12%\n\x06reason\x18\x01 \x01(\x0e\x32\x15.pdd.v1.RefusalReason\x12\x0f\n\x07message\x18\x02 \x01(\t*\xe2\x04\n\rRefusalReason\x12\x1e\n\x1aREFUSAL_REASON_UNSPECIFIED\x10\x00\x12\"\n\x1eREFUSAL_REASON_UNKNOWN_REQUEST\x10\x01\x12 \n\x1cREFUSAL_REASON_STALE_ATTEMPT\x10\x02\x12$\n REFUSAL_REASON_CANCELLED_ATTEMPT\x10\x03\x12&\n\"REFUSAL_REASON_INCOMPATIBLE_LAYOUT\x10\x04\x12 \n\x1cREFUSAL_REASON_HASH_MISMATCH\x10\x05\x12\x1c\n\x18REFUSAL_REASON_NO_MEMORY\x10\x06\x12 \n\x1cREFUSAL_REASON_FOREIGN_FRAME\x10\x07\x12\"\n\x1eREFUSAL_REASON_DUPLICATE_BLOCK\x10\x08\x12 \n\x1cREFUSAL_REASON_MISSING_BLOCK\x10\t\x12\"\n\x1eREFUSAL_REASON_MALFORMED_FRAME\x10\n\x12$\n REFUSAL_REASON_CHECKSUM_MISMATCH\x10\x0b\x12!\n\x1dREFUSAL_REASON_COUNT_MISMATCH\x10\x0c\x12\"\n\x1eREFUSAL_REASON_DIGEST_MISMATCH\x10\r\x12\"\n\x1eREFUSAL_REASON_CREDIT_EXCEEDED\x10\x0e\x12\x1e\n\x1aREFUSAL_REASON_OUT_OF_TURN\x10\x0f\x12 \n\x1cREFUSAL_REASON_LEASE_EXPIRED\x10\x10\x32@\n\nKvTransfer\x12\x32\n\x04Push\x12\x13.pdd.v1.PushRequest\x1a\x11.pdd.v1.PushReply(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x0fpdd/v1/kv.proto\x12\x06pdd.v1\x1a\x15pdd/v1/identity.proto\"\x84\x02\n\x08KvLayout\x12\x14\n\x0cmodel_digest\x18\x01 \x01(\t\x12\x18\n\x10tokenizer_digest\x18\x02 \x01(\t\x12\x0e\n\x06layers\x18\x03 \x01(\r\x12\x10\n\x08kv_heads\x18\x04 \x01(\r\x12\x11\n\thead_size\x18\x05 \x01(\r\x12\x14\n\x0c\x62lock_tokens\x18\x06 \x01(\r\x12\x14\n\x0cwire_formats\x18\x07 \x03(\t\x12\x13\n\x0b\x62lock_bytes\x18\x08 \x01(\x04\x12\x0e\n\x06\x65ngine\x18\x10 \x01(\t\x12\x14\n\x0c\x64\x65vice_dtype\x18\x11 \x01(\t\x12\x13\n\x0bpage_tokens\x18\x12 \x01(\r\x12\x17\n\x0ftensor_parallel\x18\x13 \x01(\r\"\x99\x01\n\x0bPushRequest\x12\x1e\n\x05offer\x18\x01 \x01(\x0b\x32\r.pdd.v1.OfferH\x00\x12\x1e\n\x05\x66rame\x18\x02 \x01(\x0b\x32\r.pdd.v1.FrameH\x00\x12 \n\x06\x63ommit\x18\x03 \x01(\x0b\x32\x0e.pdd.v1.CommitH\x00\x12 \n\x06\x63\x61ncel\x18\x04 \x01(\x0b\x32\x0e.pdd.v1.CancelH\x00\x42\x06\n\x04kind\"\xeb\x01\n\tPushReply\x12\x1c\n\x04want\x18\x01 \x01(\x0b\x32\x0c.pdd.v1.WantH\x00\x12 \n\x06\x63redit\x18\x02 \x01(\x0b\x32\x0e.pdd.v1.CreditH\x00\x12&\n\tcommitted\x18\x03 \x01(\x0b\x32\x11.pdd.v1.CommittedH\x00\x12\"\n\x07refused\x18\x04 \x01(\x0b\x32\x0f.pdd.v1.RefusedH\x00\x12&\n\tcancelled\x18\x05 \x01(\x0b\x32\x11.pdd.v1.CancelledH\x00\x12\"\n\x07pending\x18\x06 \x01(\x0b\x32\x0f.pdd.v1.PendingH\x00\x42\x06\n\x04kind\"\xb4\x01\n\x05Offer\x12\"\n\x07request\x18\x01 \x01(\x0b\x32\x11.pdd.v1.RequestId\x12#\n\x06sender\x18\x02 \x01(\x0b\x32\x13.pdd.v1.InstanceRef\x12 \n\x06layout\x18\x03 \x01(\x0b\x32\x10.pdd.v1.KvLayout\x12\x13\n\x0bwire_format\x18\x04 \x01(\t\x12\x15\n\rprompt_tokens\x18\x05 \x01(\r\x12\x14\n\x0c\x62lock_hashes\x18\x06 \x03(\x06\".\n\x07Pending\x12#\n\x08transfer\x18\x01 \x01(\x0b\x32\x11.pdd.v1.RequestId\"1\n\x04Want\x12\x13\n\x0b\x66irst_block\x18\x01 \x01(\r\x12\x14\n\x0c\x63redit_bytes\x18\x02 \x01(\x04\"|\n\x05\x46rame\x12\"\n\x07request\x18\x01 \x01(\x0b\x32\x11.pdd.v1.RequestId\x12\x13\n\x0b\x66irst_block\x18\x02 \x01(\r\x12\x11\n\tchecksums\x18\x03 \x03(\x06\x12\x0f\n\x07payload\x18\x04 \x01(\x0c\x12\x16\n\x0e\x64\x65\x63lared_bytes\x18\x05 \x01(\x04\"7\n\x06\x43redit\x12\x17\n\x0fverified_blocks\x18\x01 \x01(\r\x12\x14\n\x0c\x63redit_bytes\x18\x02 \x01(\x04\"u\n\x06\x43ommit\x12\"\n\x07request\x18\x01 \x01(\x0b\x32\x11.pdd.v1.RequestId\x12\x13\n\x0b\x62lock_count\x18\x02 \x01(\r\x12\x0e\n\x06\x64igest\x18\x03 \x01(\x06\x12\x13\n\x0b\x66irst_token\x18\x04 \x01(\r\x12\r\n\x05\x66inal\x18\x05 \x01(\x08\"\x0b\n\tCommitted\"<\n\x06\x43\x61ncel\x12\"\n\x07request\x18\x01 \x01(\x0b\x32\x11.pdd.v1.RequestId\x12\x0e\n\x06reason\x18\x02 \x01(\t\"\x0b\n\tCancelled\"A\n\x07Refused\x12%\n\x06reason\x18\x01 \x01(\x0e\x32\x15.pdd.v1.RefusalReason\x12\x0f\n\x07message\x18\x02 \x01(\t*\xfe\x04\n\rRefusalReason\x12\x1e\n\x1aREFUSAL_REASON_UNSPECIFIED\x10\x00\x12\"\n\x1eREFUSAL_REASON_UNKNOWN_REQUEST\x10\x01\x12 \n\x1cREFUSAL_REASON_STALE_ATTEMPT\x10\x02\x12$\n REFUSAL_REASON_CANCELLED_ATTEMPT\x10\x03\x12&\n\"REFUSAL_REASON_INCOMPATIBLE_LAYOUT\x10\x04\x12 \n\x1cREFUSAL_REASON_HASH_MISMATCH\x10\x05\x12\x1c\n\x18REFUSAL_REASON_NO_MEMORY\x10\x06\x12 \n\x1cREFUSAL_REASON_FOREIGN_FRAME\x10\x07\x12\"\n\x1eREFUSAL_REASON_DUPLICATE_BLOCK\x10\x08\x12 \n\x1cREFUSAL_REASON_MISSING_BLOCK\x10\t\x12\"\n\x1eREFUSAL_REASON_MALFORMED_FRAME\x10\n\x12$\n REFUSAL_REASON_CHECKSUM_MISMATCH\x10\x0b\x12!\n\x1dREFUSAL_REASON_COUNT_MISMATCH\x10\x0c\x12\"\n\x1eREFUSAL_REASON_DIGEST_MISMATCH\x10\r\x12\"\n\x1eREFUSAL_REASON_CREDIT_EXCEEDED\x10\x0e\x12\x1e\n\x1aREFUSAL_REASON_OUT_OF_TURN\x10\x0f\x12 \n\x1cREFUSAL_REASON_LEASE_EXPIRED\x10\x10\x12\x1a\n\x16REFUSAL_REASON_BACKLOG\x10\x11\x32@\n\nKvTransfer\x12\x32\n\x04Push\x12\x13.pdd.v1.PushRequest\x1a\x11.pdd.v1.PushReply(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'pdd.v1.kv_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_REFUSALREASON']._serialized_start=1363
-  _globals['_REFUSALREASON']._serialized_end=1973
+  _globals['_REFUSALREASON']._serialized_start=1447
+  _globals['_REFUSALREASON']._serialized_end=2085
   _globals['_KVLAYOUT']._serialized_start=51
   _globals['_KVLAYOUT']._serialized_end=311
   _globals['_PUSHREQUEST']._serialized_start=314
   _globals['_PUSHREQUEST']._serialized_end=467
   _globals['_PUSHREPLY']._serialized_start=470
-  _globals['_PUSHREPLY']._serialized_end=669
-  _globals['_OFFER']._serialized_start=672
-  _globals['_OFFER']._serialized_end=852
-  _globals['_WANT']._serialized_start=854
-  _globals['_WANT']._serialized_end=903
-  _globals['_FRAME']._serialized_start=905
-  _globals['_FRAME']._serialized_end=1029
-  _globals['_CREDIT']._serialized_start=1031
-  _globals['_CREDIT']._serialized_end=1086
-  _globals['_COMMIT']._serialized_start=1088
-  _globals['_COMMIT']._serialized_end=1205
-  _globals['_COMMITTED']._serialized_start=1207
-  _globals['_COMMITTED']._serialized_end=1218
-  _globals['_CANCEL']._serialized_start=1220
-  _globals['_CANCEL']._serialized_end=1280
-  _globals['_CANCELLED']._serialized_start=1282
-  _globals['_CANCELLED']._serialized_end=1293
-  _globals['_REFUSED']._serialized_start=1295
-  _globals['_REFUSED']._serialized_end=1360
-  _globals['_KVTRANSFER']._serialized_start=1975
-  _globals['_KVTRANSFER']._serialized_end=2039
+  _globals['_PUSHREPLY']._serialized_end=705
+  _globals['_OFFER']._serialized_start=708
+  _globals['_OFFER']._serialized_end=888
+  _globals['_PENDING']._serialized_start=890
+  _globals['_PENDING']._serialized_end=936
+  _globals['_WANT']._serialized_start=938
+  _globals['_WANT']._serialized_end=987
+  _globals['_FRAME']._serialized_start=989
+  _globals['_FRAME']._serialized_end=1113
+  _globals['_CREDIT']._serialized_start=1115
+  _globals['_CREDIT']._serialized_end=1170
+  _globals['_COMMIT']._serialized_start=1172
+  _globals['_COMMIT']._serialized_end=1289
+  _globals['_COMMITTED']._serialized_start=1291
+  _globals['_COMMITTED']._serialized_end=1302
+  _globals['_CANCEL']._serialized_start=1304
+  _globals['_CANCEL']._serialized_end=1364
+  _globals['_CANCELLED']._serialized_start=1366
+  _globals['_CANCELLED']._serialized_end=1377
+  _globals['_REFUSED']._serialized_start=1379
+  _globals['_REFUSED']._serialized_end=1444
+  _globals['_KVTRANSFER']._serialized_start=2087
+  _globals['_KVTRANSFER']._serialized_end=2151
 # @@protoc_insertion_point(module_scope)

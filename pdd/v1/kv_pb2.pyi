@@ -7,6 +7,7 @@ One Push stream carries one transfer: a request's full blocks to one target.
 
   sender (prefill)                         receiver (relay, main)
     Offer            ─────────────────►      checks identity, layout and hashes; reserves all or nothing
+                     ◄─────────────────      Pending, as long as another transfer brings blocks that it lacks
                      ◄─────────────────      Want   (or Refused)
     Frame Frame …    ─────────────────►      verifies each block's checksum before it counts
                      ◄─────────────────      Credit …
@@ -14,7 +15,8 @@ One Push stream carries one transfer: a request's full blocks to one target.
                      ◄─────────────────      Committed  (or Refused)
 
 The end is always explicit: Commit or Cancel from the sender; Committed, Refused or Cancelled from the receiver. A stream
-that ends without one is a dead peer, and what it carried is dropped.
+that ends without one is a dead peer, and its request gets nothing of what it carried. Blocks that were verified by then may stay
+in the receiver's prefix cache.
 """
 
 from collections import abc as _abc
@@ -68,6 +70,8 @@ class _RefusalReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Refusal
     """A message that has no place at this point of the transfer, a second commit among them."""
     REFUSAL_REASON_LEASE_EXPIRED: _RefusalReason.ValueType  # 16
     """The transfer outlived its lease."""
+    REFUSAL_REASON_BACKLOG: _RefusalReason.ValueType  # 17
+    """Prefill's own word, never a receiver's: too much waits for the link to this target."""
 
 class RefusalReason(_RefusalReason, metaclass=_RefusalReasonEnumTypeWrapper): ...
 
@@ -99,6 +103,8 @@ REFUSAL_REASON_OUT_OF_TURN: RefusalReason.ValueType  # 15
 """A message that has no place at this point of the transfer, a second commit among them."""
 REFUSAL_REASON_LEASE_EXPIRED: RefusalReason.ValueType  # 16
 """The transfer outlived its lease."""
+REFUSAL_REASON_BACKLOG: RefusalReason.ValueType  # 17
+"""Prefill's own word, never a receiver's: too much waits for the link to this target."""
 Global___RefusalReason: _TypeAlias = RefusalReason  # noqa: Y015
 
 @_typing.final
@@ -208,6 +214,7 @@ class PushReply(_message.Message):
     COMMITTED_FIELD_NUMBER: _builtins.int
     REFUSED_FIELD_NUMBER: _builtins.int
     CANCELLED_FIELD_NUMBER: _builtins.int
+    PENDING_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def want(self) -> Global___Want: ...
     @_builtins.property
@@ -218,6 +225,8 @@ class PushReply(_message.Message):
     def refused(self) -> Global___Refused: ...
     @_builtins.property
     def cancelled(self) -> Global___Cancelled: ...
+    @_builtins.property
+    def pending(self) -> Global___Pending: ...
     def __init__(
         self,
         *,
@@ -226,12 +235,13 @@ class PushReply(_message.Message):
         committed: Global___Committed | None = ...,
         refused: Global___Refused | None = ...,
         cancelled: Global___Cancelled | None = ...,
+        pending: Global___Pending | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["cancelled", b"cancelled", "committed", b"committed", "credit", b"credit", "kind", b"kind", "refused", b"refused", "want", b"want"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["cancelled", b"cancelled", "committed", b"committed", "credit", b"credit", "kind", b"kind", "pending", b"pending", "refused", b"refused", "want", b"want"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cancelled", b"cancelled", "committed", b"committed", "credit", b"credit", "kind", b"kind", "refused", b"refused", "want", b"want"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cancelled", b"cancelled", "committed", b"committed", "credit", b"credit", "kind", b"kind", "pending", b"pending", "refused", b"refused", "want", b"want"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["want", "credit", "committed", "refused", "cancelled"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["want", "credit", "committed", "refused", "cancelled", "pending"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 
@@ -284,13 +294,37 @@ class Offer(_message.Message):
 Global___Offer: _TypeAlias = Offer  # noqa: Y015
 
 @_typing.final
+class Pending(_message.Message):
+    """The offer is good, and another transfer brings blocks that the receiver lacks. Want follows when that one has ended, well or
+    badly. Repeated as long as it lasts: each is a sign of life, and the sender's patience starts anew.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TRANSFER_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def transfer(self) -> _identity_pb2.RequestId: ...
+    def __init__(
+        self,
+        *,
+        transfer: _identity_pb2.RequestId | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["transfer", b"transfer"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["transfer", b"transfer"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Pending: _TypeAlias = Pending  # noqa: Y015
+
+@_typing.final
 class Want(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     FIRST_BLOCK_FIELD_NUMBER: _builtins.int
     CREDIT_BYTES_FIELD_NUMBER: _builtins.int
     first_block: _builtins.int
-    """First block the receiver lacks; the sender sends [first_block, number of hashes)."""
+    """First block the receiver lacks; the sender sends [first_block, number of hashes), which may be none."""
     credit_bytes: _builtins.int
     """Payload bytes the sender may have outstanding."""
     def __init__(

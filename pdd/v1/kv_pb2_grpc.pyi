@@ -7,6 +7,7 @@ One Push stream carries one transfer: a request's full blocks to one target.
 
   sender (prefill)                         receiver (relay, main)
     Offer            ─────────────────►      checks identity, layout and hashes; reserves all or nothing
+                     ◄─────────────────      Pending, as long as another transfer brings blocks that it lacks
                      ◄─────────────────      Want   (or Refused)
     Frame Frame …    ─────────────────►      verifies each block's checksum before it counts
                      ◄─────────────────      Credit …
@@ -14,7 +15,8 @@ One Push stream carries one transfer: a request's full blocks to one target.
                      ◄─────────────────      Committed  (or Refused)
 
 The end is always explicit: Commit or Cancel from the sender; Committed, Refused or Cancelled from the receiver. A stream
-that ends without one is a dead peer, and what it carried is dropped.
+that ends without one is a dead peer, and its request gets nothing of what it carried. Blocks that were verified by then may stay
+in the receiver's prefix cache.
 """
 
 from collections import abc as _abc

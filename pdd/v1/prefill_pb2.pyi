@@ -104,7 +104,7 @@ class StartPrefill(_message.Message):
     def sampling(self) -> _sampling_pb2.SamplingParams: ...
     @_builtins.property
     def targets(self) -> _containers.RepeatedCompositeFieldContainer[Global___Target]:
-        """1 or 2 of them, each admitted by the gateway under the same request."""
+        """1 or 2 of them, each admitted by the gateway under the same request. Other targets may follow under another handle."""
 
     def __init__(
         self,
@@ -378,7 +378,7 @@ class TransferFailed(_message.Message):
     MESSAGE_FIELD_NUMBER: _builtins.int
     target: _builtins.str
     reason: _kv_pb2.RefusalReason.ValueType
-    """UNSPECIFIED where the peer was lost rather than answering."""
+    """UNSPECIFIED where the peer was lost rather than answering, BACKLOG where prefill dropped the transfer."""
     message: _builtins.str
     def __init__(
         self,
@@ -443,15 +443,21 @@ class PrefillLoad(_message.Message):
     TRANSFERRING_FIELD_NUMBER: _builtins.int
     QUEUED_TOKENS_FIELD_NUMBER: _builtins.int
     KV_USED_FIELD_NUMBER: _builtins.int
+    LINKS_FIELD_NUMBER: _builtins.int
     running: _builtins.int
     """Requests being computed."""
     waiting: _builtins.int
+    """For a slot, or for blocks that another request makes."""
     transferring: _builtins.int
     """Requests whose blocks are pinned for a transfer."""
     queued_tokens: _builtins.int
     """Prompt tokens still to be computed, over all requests."""
     kv_used: _builtins.float
-    """Share of KV memory in use, 0..1."""
+    """Share of KV memory in use, 0..1. What is only cached does not count."""
+    @_builtins.property
+    def links(self) -> _containers.RepeatedCompositeFieldContainer[Global___LinkLoad]:
+        """To each target that has been sent something. Told at least every 250 ms while something moves."""
+
     def __init__(
         self,
         *,
@@ -460,11 +466,40 @@ class PrefillLoad(_message.Message):
         transferring: _builtins.int = ...,
         queued_tokens: _builtins.int = ...,
         kv_used: _builtins.float = ...,
+        links: _abc.Iterable[Global___LinkLoad] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["kv_used", b"kv_used", "queued_tokens", b"queued_tokens", "running", b"running", "transferring", b"transferring", "waiting", b"waiting"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["kv_used", b"kv_used", "links", b"links", "queued_tokens", b"queued_tokens", "running", b"running", "transferring", b"transferring", "waiting", b"waiting"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___PrefillLoad: _TypeAlias = PrefillLoad  # noqa: Y015
+
+@_typing.final
+class LinkLoad(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TARGET_FIELD_NUMBER: _builtins.int
+    BACKLOG_BYTES_FIELD_NUMBER: _builtins.int
+    GOODPUT_BYTES_S_FIELD_NUMBER: _builtins.int
+    target: _builtins.str
+    """InstanceRef.id of the target."""
+    backlog_bytes: _builtins.int
+    """Payload bytes that the target wants and has not acknowledged yet, whether they are made or not."""
+    goodput_bytes_s: _builtins.float
+    """Payload bytes a second that it acknowledges while some are on their way; 0 where that was never measured."""
+    def __init__(
+        self,
+        *,
+        target: _builtins.str = ...,
+        backlog_bytes: _builtins.int = ...,
+        goodput_bytes_s: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["backlog_bytes", b"backlog_bytes", "goodput_bytes_s", b"goodput_bytes_s", "target", b"target"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LinkLoad: _TypeAlias = LinkLoad  # noqa: Y015

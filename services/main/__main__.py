@@ -18,7 +18,7 @@ async def serve_main(settings: MainSettings, engine_settings: EngineSettings, st
     lease_address = partial(lease_forward, settings.wan_control, instance.id) if settings.wan_control else None
     async with (
         running_engine(engine_settings) as engine,
-        main_instance(instance, engine, settings.kv_budget_bytes) as served,
+        main_instance(instance, engine, settings.kv_budget_bytes, settings.prefix_cache_bytes) as served,
     ):
         await serve_until(stop, settings, served, lease_address)
 

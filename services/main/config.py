@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from services.config import ServiceSettings
+from services.config import CachingSettings
 
 
-class MainSettings(ServiceSettings):
+class MainSettings(CachingSettings):
     instance_id: str = Field(default="main-0", min_length=1, max_length=64)
     site: str = Field(default="b", min_length=1)
     wan_control: str | None = Field(

@@ -16,7 +16,13 @@ async def serve_prefill(settings: PrefillSettings, engine_settings: EngineSettin
     instance = new_instance(settings)
     async with (
         running_engine(engine_settings) as engine,
-        prefill_instance(instance, engine, settings.kv_budget_bytes) as served,
+        prefill_instance(
+            instance,
+            engine,
+            settings.kv_budget_bytes,
+            cache_bytes=settings.prefix_cache_bytes,
+            backlog_bytes=settings.backlog_bytes,
+        ) as served,
     ):
         await serve_until(stop, settings, served)
 

@@ -17,7 +17,7 @@ DEFAULT_BOUND = 16_384
 class Outbox:
     bound: int = DEFAULT_BOUND  # events that may wait
     _events: list[prefill_pb2.PrefillEvent] = field(default_factory=list)
-    _told: tuple[int, ...] = ()  # the load as the peer last heard it
+    _told: tuple[object, ...] = ()  # the load as the peer last heard it
 
     def add(self, event: prefill_pb2.PrefillEvent) -> None:
         self._events.append(event)
@@ -32,7 +32,8 @@ class Outbox:
 
     def take(self, load: prefill_pb2.PrefillLoad) -> prefill_pb2.PrefillFrame | None:
         """Everything since the last call, with the load of now; None where neither says anything new."""
-        told = (load.running, load.waiting, load.transferring, load.queued_tokens, round(load.kv_used * 1000))
+        links = tuple((link.target, link.backlog_bytes, round(link.goodput_bytes_s)) for link in load.links)
+        told = (load.running, load.waiting, load.transferring, load.queued_tokens, round(load.kv_used * 1000), links)
         if not self._events and told == self._told:
             return None
         frame = prefill_pb2.PrefillFrame(events=self._events, load=load)

@@ -64,6 +64,11 @@ class Job:
         self._given_up = False  # aborted or failed: how the transfers end is no news any more
 
     @property
+    def computing(self) -> bool:
+        """Blocks may still be made."""
+        return self._computing
+
+    @property
     def transferring(self) -> bool:
         """The blocks are made, and pinned for a transfer only."""
         return not self._computing and bool(self._sending)

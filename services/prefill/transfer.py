@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pdd.telemetry import get_logger
 from pdd.transfer.base import Refusal, TransferLost, TransferRefused
 from pdd.transfer.feed import BlockFeed
+from pdd.transfer.goodput import LinkMeter
 from pdd.transfer.outbound import OfferedKv, TransferReport
 from pdd.transfer.sender import send
 from services.prefill.targets import TargetChannels
@@ -33,11 +34,12 @@ async def transfer(
     lease_s: float,
     on_wanted: Callable[[int, int], None],
     on_progress: Callable[[], None],
+    link: LinkMeter,
 ) -> TransferReport | TransferFailure:
     """Send `feed` to the decoder at `address`. Raises CancelledError alone, once the receiver has stopped writing."""
     try:
         async with channels.use(address) as channel:
-            return await send(channel, offer, feed, on_wanted=on_wanted, on_progress=on_progress, lease_s=lease_s)
+            return await send(channel, offer, feed, on_wanted=on_wanted, on_progress=on_progress, lease_s=lease_s, link=link)
     except TransferRefused as refusal:
         return TransferFailure(refusal.reason, f"{address} refused {offer.request}: {refusal}")
     except TransferLost as lost:

@@ -1,4 +1,4 @@
-"""Prefill: one engine, one block store, any number of attached gateways.
+"""Prefill: one engine, one prefix cache, any number of attached gateways.
 
 Made by the entry point; the servicer hands it every Prefill stream. Owns the engine's one stream of steps and hands each event to
 the job it belongs to. It never waits for a gateway or for a target.
@@ -16,10 +16,11 @@ import grpc.aio
 
 from pdd.engine.base import Aborted, Engine, EngineFault, Failed, KvBlocks, Prefilled, StepBatch
 from pdd.identity import Instance
-from pdd.kv.store import BlockStore
+from pdd.kv.cache import PrefixCache
 from pdd.rpc.attach import StreamEnd, hello_from, serve_attached
 from pdd.telemetry import get_logger
 from pdd.v1 import prefill_pb2
+from services.prefill.links import Links
 from services.prefill.running import Parts
 from services.prefill.session import Session
 from services.prefill.targets import TargetChannels
@@ -29,12 +30,22 @@ log = get_logger(__name__)
 PrefillContext = grpc.aio.ServicerContext[prefill_pb2.PrefillCommand, prefill_pb2.PrefillFrame]
 
 
+LOAD_S = 0.25  # between two looks at the links while the engine has no step to tell
+
+
 class Worker:
     """An async context manager around an entered engine; entered, it reads the engine's steps. An engine that breaks takes the
-    body of the context with it. Leaving waits until every job has let go."""
+    body of the context with it. Leaving waits until every job has let go. `backlog_bytes` bounds what may wait for one target."""
 
-    def __init__(self, engine: Engine, store: BlockStore, channels: TargetChannels, instance: Instance) -> None:
-        self._parts = Parts(instance, engine, store, channels, itertools.count(1), {})
+    def __init__(
+        self,
+        engine: Engine,
+        cache: PrefixCache,
+        channels: TargetChannels,
+        instance: Instance,
+        backlog_bytes: int | None = None,
+    ) -> None:
+        self._parts = Parts(instance, engine, cache, channels, Links(backlog_bytes), itertools.count(1), {})
         self._sessions: list[Session] = []
         self._closing = False
         self._tasks = asyncio.TaskGroup()
@@ -54,13 +65,15 @@ class Worker:
             log.info("gateway detached", peer=context.peer())
 
     def load(self) -> prefill_pb2.PrefillLoad:
-        load = self._parts.engine.load()
+        load, jobs = self._parts.engine.load(), self._parts.running.values()
+        joined = [job.queued_tokens for job in jobs if job.queued_tokens]
         return prefill_pb2.PrefillLoad(
             running=load.running,
-            waiting=load.waiting,
-            transferring=sum(job.transferring for job in self._parts.running.values()),
-            queued_tokens=load.queued_tokens,
-            kv_used=max(load.kv_used, self._parts.store.usage),
+            waiting=load.waiting + len(joined),
+            transferring=sum(job.transferring for job in jobs),
+            queued_tokens=load.queued_tokens + sum(joined),
+            kv_used=max(load.kv_used, self._parts.cache.store.usage),
+            links=self._parts.links.loads(asyncio.get_running_loop().time()),
         )
 
     def close(self) -> None:
@@ -72,6 +85,7 @@ class Worker:
     async def __aenter__(self) -> Self:
         await self._tasks.__aenter__()
         self._pumping = self._tasks.create_task(self._pump(), name="prefill pump")
+        self._telling = self._tasks.create_task(self._tell_load(), name="prefill load")
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -82,12 +96,20 @@ class Worker:
         if sending := [task for job in jobs for task in job.sending]:
             await asyncio.wait(sending)  # each is bounded: a sender waits for its receiver's word for a while only
         self._pumping.cancel()
+        self._telling.cancel()
         await self._tasks.__aexit__(kind, error, trace)
 
     async def _pump(self) -> None:
         async for batch in self._parts.engine.steps():
             self._dispatch(batch)
         raise EngineFault("the engine's steps have ended under prefill; restart the instance")
+
+    async def _tell_load(self) -> None:
+        """Links move without the engine."""
+        while True:
+            await asyncio.sleep(LOAD_S)
+            for session in self._sessions:
+                session.changed()
 
     def _dispatch(self, batch: StepBatch) -> None:
         running = self._parts.running

@@ -1,4 +1,4 @@
-"""What a relay is among decoders: it decodes from the commit at once and takes no handoff."""
+"""What a relay is among decoders: it decodes from the commit at once, takes no handoff and keeps nothing."""
 
 from __future__ import annotations
 
@@ -7,4 +7,10 @@ from pdd.engine.base import Capabilities
 
 
 def relay_rules(capabilities: Capabilities) -> Rules:
-    return Rules(role="relay", takes_handoff=False, decodes_on_commit=True, context_tokens=capabilities.context_tokens)
+    return Rules(
+        role="relay",
+        takes_handoff=False,
+        decodes_on_commit=True,
+        retains_output=False,
+        context_tokens=capabilities.context_tokens,
+    )

@@ -10,6 +10,7 @@ from pdd.engine.sim.model import SimConfig
 from tests.eventually import eventually
 from tests.mesh.services.gateways import DecodeStream, PrefillStream, attached_decoder, attached_prefill
 from tests.mesh.services.instances import (
+    BUDGET_BLOCKS,
     FAST,
     PACED,
     RunningDecoder,
@@ -18,6 +19,8 @@ from tests.mesh.services.instances import (
     running_prefill,
     running_relay,
 )
+
+CACHE_BLOCKS = BUDGET_BLOCKS // 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +41,11 @@ class Site:
 
 @asynccontextmanager
 async def running_site(near: SimConfig, far: SimConfig) -> AsyncIterator[Site]:
-    """Prefill and relay on one kind of device, main on another."""
+    """Prefill and relay on one kind of device, main on another; prefill and main keep prefix caches."""
     async with (
-        running_prefill(near) as prefill,
+        running_prefill(near, cache_blocks=CACHE_BLOCKS) as prefill,
         running_relay(near) as relay,
-        running_main(far) as main,
+        running_main(far, cache_blocks=CACHE_BLOCKS) as main,
         attached_prefill(prefill.address) as to_prefill,
         attached_decoder(relay.address) as to_relay,
         attached_decoder(main.address) as to_main,

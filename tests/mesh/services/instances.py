@@ -17,6 +17,7 @@ from pdd.engine.schedule import StepLimits
 from pdd.engine.sim.cost import HARDWARE
 from pdd.engine.sim.model import SimConfig, SimModel
 from pdd.identity import Instance
+from pdd.kv.cache import PrefixCache
 from pdd.kv.store import BlockStore
 from pdd.rpc.server import serve
 from pdd.sampling import SamplingParams
@@ -47,12 +48,24 @@ async def running_engine(model: SimModel) -> AsyncIterator[Engine]:
         yield engine
 
 
+def is_idle(engine: Engine, cache: PrefixCache) -> bool:
+    """Nothing runs, and no block is held but by the cache."""
+    load, store = engine.load(), cache.store
+    held = (load.running, load.waiting, load.kv_used, store.leased_bytes, store.leases)
+    return held == (0, 0, 0, 0, 0) and store.used_bytes == cache.used_bytes
+
+
+def cache_of(engine: Engine, budget_blocks: int, cache_blocks: int) -> PrefixCache:
+    layout = engine.layout
+    return PrefixCache(BlockStore(budget_blocks * layout.block_bytes), layout.block_tokens, cache_blocks * layout.block_bytes)
+
+
 @dataclass(frozen=True, slots=True)
 class RunningDecoder:
     instance: Instance
     address: str
     engine: Engine
-    store: BlockStore
+    cache: PrefixCache
     decoder: Decoder
 
     @property
@@ -60,43 +73,51 @@ class RunningDecoder:
         return (self.instance, self.address)
 
     @property
+    def store(self) -> BlockStore:
+        return self.cache.store
+
+    @property
     def holds_nothing(self) -> bool:
-        load = self.engine.load()
-        return (load.running, load.waiting, load.kv_used, self.store.used_bytes, self.store.leases) == (0, 0, 0, 0, 0)
+        return is_idle(self.engine, self.cache)
 
 
 @dataclass(frozen=True, slots=True)
 class RunningPrefill:
     address: str
     engine: Engine
-    store: BlockStore
+    cache: PrefixCache
     worker: Worker
 
     @property
+    def store(self) -> BlockStore:
+        return self.cache.store
+
+    @property
     def holds_nothing(self) -> bool:
-        load = self.engine.load()
-        return (load.running, load.waiting, load.kv_used, self.store.used_bytes, self.store.leases) == (0, 0, 0, 0, 0)
+        return is_idle(self.engine, self.cache)
 
 
 @asynccontextmanager
 async def running_decoder(
-    name: str, rules: Callable[[Capabilities], Rules], model: SimModel, budget_blocks: int
+    name: str, rules: Callable[[Capabilities], Rules], model: SimModel, budget_blocks: int, cache_blocks: int = 0
 ) -> AsyncIterator[RunningDecoder]:
     instance = Instance(name, 1)
     async with running_engine(model) as engine:
-        store = BlockStore(budget_blocks * engine.layout.block_bytes)
+        cache = cache_of(engine, budget_blocks, cache_blocks)
         async with (
-            Receiver(engine.layout, store) as receiver,
-            Decoder(engine, receiver, instance, rules(engine.capabilities)) as decoder,
+            Receiver(engine.layout, cache.store, cache=cache) as receiver,
+            Decoder(engine, receiver, instance, rules(engine.capabilities), cache) as decoder,
             serve("127.0.0.1:0", partial(add_decoder, decoder=decoder, receiver=receiver)) as server,
         ):
-            yield RunningDecoder(instance, server.address, engine, store, decoder)
+            yield RunningDecoder(instance, server.address, engine, cache, decoder)
             decoder.close()
 
 
 @asynccontextmanager
-async def running_main(config: SimConfig = FAST, budget_blocks: int = BUDGET_BLOCKS) -> AsyncIterator[RunningDecoder]:
-    async with running_decoder("main-0", main_rules, SimModel(config), budget_blocks) as running:
+async def running_main(
+    config: SimConfig = FAST, budget_blocks: int = BUDGET_BLOCKS, cache_blocks: int = 0
+) -> AsyncIterator[RunningDecoder]:
+    async with running_decoder("main-0", main_rules, SimModel(config), budget_blocks, cache_blocks) as running:
         yield running
 
 
@@ -108,13 +129,17 @@ async def running_relay(config: SimConfig = FAST, budget_blocks: int = BUDGET_BL
 
 @asynccontextmanager
 async def running_prefill(
-    config: SimConfig = FAST, budget_blocks: int = BUDGET_BLOCKS, kind: type[SimModel] = SimModel
+    config: SimConfig = FAST,
+    budget_blocks: int = BUDGET_BLOCKS,
+    kind: type[SimModel] = SimModel,
+    cache_blocks: int = 0,
+    backlog_bytes: int | None = None,
 ) -> AsyncIterator[RunningPrefill]:
     async with running_engine(kind(config)) as engine, TargetChannels() as channels:
-        store = BlockStore(budget_blocks * engine.layout.block_bytes)
+        cache = cache_of(engine, budget_blocks, cache_blocks)
         async with (
-            Worker(engine, store, channels, Instance("prefill-0", 1)) as worker,
+            Worker(engine, cache, channels, Instance("prefill-0", 1), backlog_bytes) as worker,
             serve("127.0.0.1:0", partial(add_prefill, worker=worker)) as server,
         ):
-            yield RunningPrefill(server.address, engine, store, worker)
+            yield RunningPrefill(server.address, engine, cache, worker)
             worker.close()

@@ -10,6 +10,7 @@ from typing import TypeAlias
 import grpc.aio
 
 from pdd.identity import RequestId
+from pdd.kv.cache import PrefixCache, prefix_of
 from pdd.kv.layout import KvLayout
 from pdd.kv.store import BlockStore
 from pdd.rpc.channel import open_channel
@@ -18,7 +19,7 @@ from pdd.transfer.base import Refusal
 from pdd.transfer.messages import SERVICE, add_push
 from pdd.transfer.receiver import Receiver, ReceiverSettings
 from pdd.v1 import kv_pb2, kv_pb2_grpc
-from tests.unit.transfer.parts import REQUEST, SALT, Heard, layout, offered, prompt
+from tests.unit.transfer.parts import BLOCK_TOKENS, REQUEST, SALT, Heard, layout, offered, prompt
 
 Call: TypeAlias = "grpc.aio.StreamStreamCall[kv_pb2.PushRequest, kv_pb2.PushReply]"
 
@@ -31,6 +32,7 @@ class Site:
 
     receiver: Receiver
     store: BlockStore
+    cache: PrefixCache
     address: str
     channel: grpc.aio.Channel
 
@@ -38,6 +40,10 @@ class Site:
         heard = Heard()
         self.receiver.admit(request, prompt(blocks), SALT, lease_s, heard)
         return heard
+
+    def cached(self, blocks: int) -> int:
+        """How many blocks of that prompt are cached."""
+        return self.cache.match(prefix_of(prompt(blocks), BLOCK_TOKENS, SALT))
 
     def call(self) -> Call:
         return kv_pb2_grpc.KvTransferStub(self.channel).Push(timeout=DEADLINE_S)
@@ -57,17 +63,21 @@ class Site:
 
 @asynccontextmanager
 async def site(
-    budget_bytes: int = 1 << 20, settings: ReceiverSettings | None = None, of: KvLayout | None = None
+    budget_bytes: int = 1 << 20,
+    settings: ReceiverSettings | None = None,
+    of: KvLayout | None = None,
+    cache_bytes: int = 0,
 ) -> AsyncIterator[Site]:
     store = BlockStore(budget_bytes)
-    receiver = Receiver(of or layout(), store, settings or ReceiverSettings(sweep_s=0.01))
+    cache = PrefixCache(store, BLOCK_TOKENS, cache_bytes)
+    receiver = Receiver(of or layout(), store, settings or ReceiverSettings(sweep_s=0.01), cache)
 
     def register(server: grpc.aio.Server) -> Sequence[str]:
         add_push(server, receiver.push)
         return (SERVICE,)
 
     async with receiver, serve("127.0.0.1:0", register) as server, open_channel(server.address) as channel:
-        yield Site(receiver, store, server.address, channel)
+        yield Site(receiver, store, cache, server.address, channel)
 
 
 async def answer(call: Call) -> kv_pb2.PushReply:
@@ -76,11 +86,17 @@ async def answer(call: Call) -> kv_pb2.PushReply:
     return reply
 
 
-async def refusal(call: Call) -> Refusal:
-    """The reason of the refusal that ends the stream, credit before it passed over."""
+async def outcome(call: Call) -> kv_pb2.PushReply:
+    """The next answer that is no credit."""
     reply = await answer(call)
     while reply.HasField("credit"):
         reply = await answer(call)
+    return reply
+
+
+async def refusal(call: Call) -> Refusal:
+    """The reason of the refusal that ends the stream, credit before it passed over."""
+    reply = await outcome(call)
     assert reply.WhichOneof("kind") == "refused", reply
     await call.done_writing()
     assert await call.read() is grpc.aio.EOF

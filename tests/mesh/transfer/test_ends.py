@@ -14,7 +14,7 @@ from pdd.transfer.base import Refusal
 from pdd.transfer.messages import SERVICE
 from pdd.v1 import kv_pb2
 from tests.eventually import eventually
-from tests.mesh.transfer.site import Call, Site, answer, refusal, site
+from tests.mesh.transfer.site import Call, Site, answer, outcome, refusal, site
 from tests.unit.transfer.parts import FOREIGN, REQUEST, commit, frame, layout, offered, payloads
 
 BLOCKS = 4
@@ -26,7 +26,7 @@ async def committed(decoder: Site, request: RequestId = REQUEST) -> None:
     call = await decoder.wanted(BLOCKS, request=request)
     await call.write(frame(MADE, request=request))
     await call.write(commit(MADE, request))
-    assert (await answer(call)).HasField("committed")
+    assert (await outcome(call)).HasField("committed")
 
 
 async def test_a_cancel_frees_at_once_tells_the_sender_and_not_the_listener() -> None:

@@ -13,7 +13,7 @@ from pdd.transfer.base import Refusal
 from pdd.transfer.receiver import ReceiverSettings
 from pdd.v1 import kv_pb2
 from tests.eventually import eventually
-from tests.mesh.transfer.site import answer, refusal, site
+from tests.mesh.transfer.site import answer, outcome, refusal, site
 from tests.unit.transfer.parts import FOREIGN, OLD_ATTEMPT, REQUEST, cancel, commit, damaged, frame, offered, payloads
 
 BLOCKS = 4
@@ -44,8 +44,8 @@ FAULTS = [
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
-async def test_a_fault_is_refused_by_name_and_nothing_stays_reserved(fault: Fault) -> None:
-    async with site() as decoder:
+async def test_a_fault_is_refused_by_name_and_nothing_stays_reserved_or_cached(fault: Fault) -> None:
+    async with site(cache_bytes=1 << 20) as decoder:
         heard = decoder.admit(BLOCKS)
         call = await decoder.wanted(BLOCKS)
         assert decoder.store.used_bytes == 64
@@ -82,18 +82,18 @@ async def test_an_attempt_is_transferred_on_one_stream_only() -> None:
         assert await refusal(await decoder.offering(BLOCKS)) is Refusal.OUT_OF_TURN
         await call.write(frame(MADE))
         await call.write(commit(MADE))
-        assert (await answer(call)).HasField("committed")
+        assert (await outcome(call)).HasField("committed")
         assert await refusal(await decoder.offering(BLOCKS)) is Refusal.OUT_OF_TURN
         assert (len(heard.received), heard.failures) == (1, [])
 
 
 async def test_a_second_commit_changes_nothing() -> None:
-    async with site() as decoder:
+    async with site(cache_bytes=1 << 20) as decoder:
         heard = decoder.admit(BLOCKS)
         call = await decoder.wanted(BLOCKS)
         for message in (frame(MADE), commit(MADE), commit(MADE)):
             await call.write(message)
-        assert (await answer(call)).HasField("committed")
+        assert (await outcome(call)).HasField("committed")
         assert await call.read() is grpc.aio.EOF
         assert (len(heard.received), heard.failures, decoder.store.used_bytes) == (1, [], 64)
 

@@ -54,6 +54,16 @@ def test_a_range_with_a_hole_is_not_sealed() -> None:
         store.seal(lease)
 
 
+def test_the_leading_blocks_can_be_sealed_before_the_rest_has_come() -> None:
+    store = BlockStore(100)
+    lease = store.reserve(ONE, 3, 10, 1.0)
+    store.put(lease, 0, b"0")
+    store.seal(lease, 1)
+    assert [block.payload for block in store.sealed(lease)] == [b"0"]
+    with pytest.raises(ValueError, match="1 of 2 blocks are empty, the first is 1"):
+        store.seal(lease, 2)
+
+
 @pytest.mark.parametrize("index", [0, -1, 2])
 def test_a_block_is_filled_once_and_within_its_range(index: int) -> None:
     store = BlockStore(100)
@@ -241,7 +251,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @invariant()
     def every_byte_is_counted_once(self) -> None:
-        assert self.store.used_bytes == self.expected_bytes <= 100
+        assert self.store.used_bytes == self.store.leased_bytes == self.expected_bytes <= 100
         assert self.store.leases == sum(held.alive for held in self.model)
 
 

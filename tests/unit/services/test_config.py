@@ -32,3 +32,23 @@ def test_settings_out_of_bounds_are_refused(name: str, value: str, monkeypatch: 
     monkeypatch.setenv(name, value)
     with pytest.raises(ValidationError, match=name.removeprefix("PDD_").lower()):
         MainSettings()
+
+
+@pytest.mark.parametrize("kind", [PrefillSettings, MainSettings])
+@pytest.mark.parametrize(("given", "expected_mb"), [(None, 50), ("0", 0), ("7", 7)])
+def test_the_prefix_cache_may_hold_half_of_the_budget_unless_told_otherwise(
+    kind: type[PrefillSettings | MainSettings], given: str | None, expected_mb: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PDD_KV_BUDGET_MB", "100")
+    monkeypatch.delenv("PDD_PREFIX_CACHE_MB", raising=False)
+    if given is not None:
+        monkeypatch.setenv("PDD_PREFIX_CACHE_MB", given)
+    assert kind().prefix_cache_bytes == expected_mb << 20
+
+
+def test_half_of_the_budget_may_wait_for_a_link_unless_told_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PDD_KV_BUDGET_MB", "100")
+    monkeypatch.delenv("PDD_BACKLOG_MB", raising=False)
+    assert PrefillSettings().backlog_bytes == 50 << 20
+    monkeypatch.setenv("PDD_BACKLOG_MB", "3")
+    assert PrefillSettings().backlog_bytes == 3 << 20

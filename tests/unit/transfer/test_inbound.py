@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pdd.identity import RequestId
+from pdd.kv.cache import PrefixCache
 from pdd.kv.layout import SIM_DIGEST, KvLayout
 from pdd.kv.store import BlockStore, LeaseEnded
 from pdd.transfer.admission import Admission
@@ -15,6 +16,7 @@ from pdd.transfer.base import Refusal
 from pdd.transfer.inbound import Inbound, Stage
 from pdd.v1 import kv_pb2
 from tests.unit.transfer.parts import (
+    BLOCK_TOKENS,
     FIRST_TOKEN,
     FOREIGN,
     OLD_ATTEMPT,
@@ -35,15 +37,26 @@ MIB = 1 << 20
 MADE = payloads(BLOCKS)
 
 
+def uncached(store: BlockStore) -> PrefixCache:
+    return PrefixCache(store, BLOCK_TOKENS, 0)
+
+
 def inbound(store: BlockStore, blocks: int = BLOCKS, block_bytes: int = 16, window_bytes: int = 32 * MIB) -> Inbound:
     admission = Admission(REQUEST, prompt(blocks), SALT, 10.0, 10.0)
-    return Inbound(admission, layout(block_bytes), store, window_bytes)
+    return Inbound(admission, layout(block_bytes), uncached(store), window_bytes)
 
 
 def receiving(store: BlockStore, blocks: int = BLOCKS, block_bytes: int = 16, window_bytes: int = 32 * MIB) -> Inbound:
     transfer = inbound(store, blocks, block_bytes, window_bytes)
-    assert transfer.accept(offered(blocks, block_bytes).to_proto()).HasField("want")
+    granted(transfer, offered(blocks, block_bytes).to_proto())
     return transfer
+
+
+def granted(transfer: Inbound, offer: kv_pb2.Offer) -> kv_pb2.Want:
+    assert transfer.accept(offer) is None
+    reply = transfer.grant()
+    assert reply.HasField("want")
+    return reply.want
 
 
 def reason_of(reply: kv_pb2.PushReply | None) -> Refusal:
@@ -59,13 +72,13 @@ def reason_of(reply: kv_pb2.PushReply | None) -> Refusal:
 def test_blocks_become_readable_with_the_commit_and_stay_until_closed() -> None:
     store = BlockStore(100)
     transfer = inbound(store)
-    want = transfer.accept(offered(BLOCKS).to_proto()).want
+    want = granted(transfer, offered(BLOCKS).to_proto())
     assert (want.first_block, want.credit_bytes) == (0, 64)
     assert store.used_bytes == 64
-    transfer.take(frame(MADE[:3]))
-    transfer.take(frame(MADE[3:], 3))
+    transfer.take(frame(MADE[:3]), 0.0)
+    transfer.take(frame(MADE[3:], 3), 0.0)
     assert transfer.received is None
-    reply = transfer.take(commit(MADE))
+    reply = transfer.take(commit(MADE), 0.0)
     assert reply is not None
     assert reply.HasField("committed")
     assert transfer.stage is Stage.COMMITTED
@@ -79,11 +92,11 @@ def test_blocks_become_readable_with_the_commit_and_stay_until_closed() -> None:
 
 def test_a_prompt_under_one_block_commits_no_frames() -> None:
     transfer = inbound(BlockStore(1), blocks=0)
-    want = transfer.accept(offered(0).to_proto()).want
+    want = granted(transfer, offered(0).to_proto())
     assert (want.first_block, want.credit_bytes) == (0, 0)
     last = commit([])
     last.commit.final = True
-    reply = transfer.take(last)
+    reply = transfer.take(last, 0.0)
     assert reply is not None
     assert reply.HasField("committed")
     assert transfer.received is not None
@@ -97,26 +110,32 @@ def test_however_the_blocks_are_cut_into_frames_they_arrive_alike(cuts: list[int
     made, store = payloads(total), BlockStore(1000)
     transfer, at = receiving(store, total), 0
     for cut in cuts:
-        transfer.take(frame(made[at : at + cut], at))
+        transfer.take(frame(made[at : at + cut], at), 0.0)
         at += cut
-    transfer.take(commit(made))
+    transfer.take(commit(made), 0.0)
     assert transfer.received is not None
     assert b"".join(transfer.received.payloads) == b"".join(made)
 
 
-def test_credit_returns_in_quarters_of_the_window_and_not_after_the_last_block() -> None:
+def test_credit_returns_in_quarters_of_the_window_and_after_the_first_and_the_last_block() -> None:
     made = payloads(16, MIB)
     transfer = receiving(BlockStore(16 * MIB), 16, MIB, window_bytes=8 * MIB)
     credits = []
     for index, block in enumerate(made):
-        reply = transfer.take(frame([block], index, block_bytes=MIB))
+        reply = transfer.take(frame([block], index, block_bytes=MIB), 0.0)
         credits.append((reply.credit.verified_blocks, reply.credit.credit_bytes // MIB) if reply else None)
-    assert credits[:-1] == [None if index % 2 == 0 else (index + 1, 2) for index in range(15)]
-    assert credits[-1] is None
+    assert credits == [(1, 1), *((index + 1, 2) if index % 2 == 0 else None for index in range(1, 15)), (16, 1)]
+
+
+def test_on_a_slow_link_credit_returns_as_often_as_goodput_is_to_be_measured() -> None:
+    made = payloads(16, MIB)
+    transfer = receiving(BlockStore(16 * MIB), 16, MIB, window_bytes=64 * MIB)
+    returned = [transfer.take(frame([block], i, block_bytes=MIB), 0.03 * i) is not None for i, block in enumerate(made[:7])]
+    assert returned == [True, False, True, False, True, False, True]
 
 
 @pytest.mark.parametrize(
-    ("blocks", "window", "granted"),
+    ("blocks", "window", "mebibytes"),
     [
         (64, 32, 32),
         (8, 32, 8),  # no more than the transfer has
@@ -124,9 +143,9 @@ def test_credit_returns_in_quarters_of_the_window_and_not_after_the_last_block()
         (2, 1, 2),
     ],
 )
-def test_the_credit_holds_the_largest_frame_and_no_more_than_the_transfer(blocks: int, window: int, granted: int) -> None:
+def test_the_credit_holds_the_largest_frame_and_no_more_than_the_transfer(blocks: int, window: int, mebibytes: int) -> None:
     transfer = inbound(BlockStore(blocks * MIB), blocks, MIB, window * MIB)
-    assert transfer.accept(offered(blocks, MIB).to_proto()).want.credit_bytes == granted * MIB
+    assert granted(transfer, offered(blocks, MIB).to_proto()).credit_bytes == mebibytes * MIB
 
 
 @settings(deadline=None)
@@ -134,11 +153,11 @@ def test_the_credit_holds_the_largest_frame_and_no_more_than_the_transfer(blocks
 def test_the_credit_always_leaves_room_for_a_block(blocks: int, block_bytes: int, window_mib: int) -> None:
     declaring = layout(block_bytes, SIM_DIGEST)
     admission = Admission(REQUEST, prompt(blocks), SALT, 10.0, 10.0)
-    transfer = Inbound(admission, declaring, BlockStore(blocks * block_bytes), window_mib * MIB)
-    credit = transfer.accept(replace(offered(blocks), layout=declaring).to_proto()).want.credit_bytes
+    transfer = Inbound(admission, declaring, uncached(BlockStore(blocks * block_bytes)), window_mib * MIB)
+    credit = granted(transfer, replace(offered(blocks), layout=declaring).to_proto()).credit_bytes
     for index in range(blocks):
         assert credit >= block_bytes
-        reply = transfer.take(frame([b"a digest"], index, block_bytes=block_bytes))
+        reply = transfer.take(frame([b"a digest"], index, block_bytes=block_bytes), 0.0)
         credit += (reply.credit.credit_bytes if reply else 0) - block_bytes
     assert transfer.stage is Stage.RECEIVING
 
@@ -196,14 +215,15 @@ def test_peers_that_differ_only_in_device_and_paging_are_compatible() -> None:
     transfer = inbound(BlockStore(1000))
     other: KvLayout = replace(layout(), engine="other", device_dtype="bf16", page_tokens=32, tensor_parallel=8)
     offer = replace(offered(BLOCKS), layout=other).to_proto()
-    assert transfer.accept(offer).HasField("want")
+    assert granted(transfer, offer).credit_bytes == 64
 
 
 def test_a_range_that_does_not_fit_is_refused_whole() -> None:
     store = BlockStore(100)
     other = store.reserve(FOREIGN, 3, 16, 1.0)
     transfer = inbound(store)
-    assert reason_of(transfer.accept(offered(BLOCKS).to_proto())) is Refusal.NO_MEMORY
+    assert transfer.accept(offered(BLOCKS).to_proto()) is None
+    assert reason_of(transfer.grant()) is Refusal.NO_MEMORY
     assert store.used_bytes == 48
     store.release(other)
 
@@ -262,8 +282,8 @@ WRONG_IN_MID_TRANSFER = [
 def test_the_first_wrong_message_ends_the_transfer_by_name_and_frees_everything(wrong: Wrong) -> None:
     store = BlockStore(1000)
     transfer = receiving(store)
-    transfer.take(frame(MADE[:1]))
-    assert reason_of(transfer.take(wrong.message())) is wrong.reason
+    transfer.take(frame(MADE[:1]), 0.0)
+    assert reason_of(transfer.take(wrong.message(), 0.0)) is wrong.reason
     assert (transfer.stage, transfer.received, store.used_bytes, store.leases) == (Stage.REFUSED, None, 0, 0)
     assert transfer.refusal is not None
     assert transfer.refusal.reason is wrong.reason
@@ -283,8 +303,8 @@ def test_the_first_wrong_message_ends_the_transfer_by_name_and_frees_everything(
 def test_a_wrong_end_is_refused_though_all_blocks_came(message: kv_pb2.PushRequest, reason: Refusal) -> None:
     store = BlockStore(1000)
     transfer = receiving(store)
-    transfer.take(frame(MADE))
-    assert reason_of(transfer.take(message)) is reason
+    transfer.take(frame(MADE), 0.0)
+    assert reason_of(transfer.take(message, 0.0)) is reason
     assert (transfer.received, store.used_bytes) == (None, 0)
 
 
@@ -292,19 +312,20 @@ def test_more_than_the_credit_is_refused() -> None:
     half = MIB // 2
     made, store = payloads(16, half), BlockStore(8 * MIB)
     transfer = receiving(store, 16, half, window_bytes=4 * MIB)
-    assert transfer.take(frame(made[:1], 0, block_bytes=half)) is None
+    assert transfer.take(frame(made[:1], 0, block_bytes=half), 0.0) is not None
+    assert transfer.take(frame(made[1:2], 1, block_bytes=half), 0.0) is None
     # Seven blocks may come until some credit returns, and these are eight.
-    assert reason_of(transfer.take(frame(made[1:9], 1, block_bytes=half))) is Refusal.CREDIT_EXCEEDED
+    assert reason_of(transfer.take(frame(made[2:10], 2, block_bytes=half), 0.0)) is Refusal.CREDIT_EXCEEDED
     assert store.used_bytes == 0
 
 
 def test_a_frame_is_checked_whole_before_any_of_it_is_written() -> None:
     store = BlockStore(1000)
     transfer = receiving(store)
-    lease = transfer._lease
+    lease = transfer._reserved
     assert lease is not None
     spy = store.share(lease, FOREIGN, 100.0)
-    assert reason_of(transfer.take(damaged(frame(MADE)))) is Refusal.CHECKSUM_MISMATCH
+    assert reason_of(transfer.take(damaged(frame(MADE)), 0.0)) is Refusal.CHECKSUM_MISMATCH
     for index in range(BLOCKS):
         store.put(spy, index, b"still empty")
 
@@ -313,9 +334,9 @@ def test_a_frame_is_checked_whole_before_any_of_it_is_written() -> None:
 def test_after_the_commit_anything_is_out_of_turn_and_takes_nothing_back(message: kv_pb2.PushRequest) -> None:
     store = BlockStore(1000)
     transfer = receiving(store)
-    transfer.take(frame(MADE))
-    transfer.take(commit(MADE))
-    assert reason_of(transfer.take(message)) is Refusal.OUT_OF_TURN
+    transfer.take(frame(MADE), 0.0)
+    transfer.take(commit(MADE), 0.0)
+    assert reason_of(transfer.take(message, 0.0)) is Refusal.OUT_OF_TURN
     assert transfer.stage is Stage.COMMITTED
     assert transfer.received is not None
     assert store.used_bytes == 64
@@ -327,8 +348,8 @@ def test_after_the_commit_anything_is_out_of_turn_and_takes_nothing_back(message
 def test_a_cancel_is_answered_when_everything_is_freed() -> None:
     store = BlockStore(1000)
     transfer = receiving(store)
-    transfer.take(frame(MADE[:2]))
-    reply = transfer.take(cancel())
+    transfer.take(frame(MADE[:2]), 0.0)
+    reply = transfer.take(cancel(), 0.0)
     assert reply is not None
     assert reply.HasField("cancelled")
     assert (transfer.stage, store.used_bytes) == (Stage.CANCELLED, 0)
@@ -337,11 +358,11 @@ def test_a_cancel_is_answered_when_everything_is_freed() -> None:
 def test_late_frames_after_an_end_from_this_side_are_answered_with_its_reason_and_never_written() -> None:
     store = BlockStore(64)
     transfer = receiving(store)
-    transfer.take(frame(MADE[:2]))
+    transfer.take(frame(MADE[:2]), 0.0)
     transfer.refuse(Refusal.CANCELLED_ATTEMPT, "cancelled by its gateway")
     taken = store.reserve(FOREIGN, BLOCKS, 16, 10.0)
     for late in (frame(MADE[2:], 2), commit(MADE), cancel()):
-        assert reason_of(transfer.take(late)) is Refusal.CANCELLED_ATTEMPT
+        assert reason_of(transfer.take(late, 0.0)) is Refusal.CANCELLED_ATTEMPT
     for index in range(BLOCKS):
         store.put(taken, index, b"own")
     store.seal(taken)
@@ -352,17 +373,17 @@ def test_what_was_refused_once_keeps_its_first_reason() -> None:
     transfer = receiving(BlockStore(1000))
     transfer.refuse(Refusal.LEASE_EXPIRED, "it came too late")
     transfer.refuse(Refusal.CANCELLED_ATTEMPT, "later still")
-    assert reason_of(transfer.take(cancel())) is Refusal.LEASE_EXPIRED
+    assert reason_of(transfer.take(cancel(), 0.0)) is Refusal.LEASE_EXPIRED
 
 
 def test_the_lease_of_what_was_committed_can_be_renewed_and_expires() -> None:
     store = BlockStore(1000)
     transfer = receiving(store)
-    transfer.take(frame(MADE))
-    transfer.take(commit(MADE))
+    transfer.take(frame(MADE), 0.0)
+    transfer.take(commit(MADE), 0.0)
     transfer.renew(25.0)
     assert store.expire(24.0) == ()
-    assert len(store.expire(25.0)) == 1
+    assert len(store.expire(25.0)) == 2  # on what was cached, which is nothing here, and on what came
     with pytest.raises(LeaseEnded):
         transfer.renew(30.0)
 
@@ -384,7 +405,7 @@ def test_whatever_comes_only_the_whole_kv_is_ever_given_out_and_nothing_leaks(me
     store = BlockStore(1000)
     transfer = receiving(store)
     for message in messages:
-        transfer.take(message)
+        transfer.take(message, 0.0)
         held = transfer.stage in (Stage.RECEIVING, Stage.COMMITTED)
         assert store.used_bytes == (64 if held else 0)
         assert (transfer.received is not None) == (transfer.stage is Stage.COMMITTED)

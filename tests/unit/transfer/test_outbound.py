@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pdd.kv.cache import PrefixCache
 from pdd.kv.layout import SIM_DIGEST
 from pdd.kv.store import BlockStore
 from pdd.kv.wire import WireFrame
@@ -247,15 +248,16 @@ def test_both_ends_together_always_finish(steps: list[int], block_bytes: int, wi
     total = sum(steps)
     declaring = layout(block_bytes, SIM_DIGEST)
     made = payloads(total)  # short ones that stand for more
-    store = BlockStore(total * block_bytes)
+    cache = PrefixCache(BlockStore(total * block_bytes), declaring.block_tokens, 0)
     sender = Outbound(replace(offered(total), layout=declaring), BlockFeed())
-    receiver = Inbound(Admission(REQUEST, prompt(total), SALT, 9.0, 9.0), declaring, store, window_mib * MIB)
-    sender.take_reply(receiver.accept(written(sender).offer), 0.0)
+    receiver = Inbound(Admission(REQUEST, prompt(total), SALT, 9.0, 9.0), declaring, cache, window_mib * MIB)
+    assert receiver.accept(written(sender).offer) is None
+    sender.take_reply(receiver.grant(), 0.0)
     replies: list[kv_pb2.PushReply] = []
 
     def exchange() -> None:
         while (message := sender.next_message(1.0)) is not None or replies:
-            reply = receiver.take(decode_push(encode_push(message))) if message is not None else None
+            reply = receiver.take(decode_push(encode_push(message)), 0.0) if message is not None else None
             if reply is not None:
                 replies.append(reply)
             if replies and (eager or message is None):
@@ -269,4 +271,66 @@ def test_both_ends_together_always_finish(steps: list[int], block_bytes: int, wi
     assert receiver.received is not None
     assert b"".join(receiver.received.payloads) == b"".join(made)
     assert sender.report is not None
-    assert (sender.report.blocks, sender.report.bytes) == (total, total * block_bytes)
+    assert (sender.report.blocks, sender.report.bytes, sender.link.backlog_bytes) == (total, total * block_bytes, 0)
+
+
+def test_the_link_is_told_what_moves() -> None:
+    transfer = outbound()
+    transfer.next_message(0.0)
+    transfer.feed.append(MADE[:3])
+    assert transfer.link.transfers == []
+    transfer.take_reply(want(first_block=1), 0.0)
+    link = transfer.link
+    assert (link.backlog_bytes, transfer.ready_bytes, link.transfers) == (48, 32, [transfer])
+    assert kinds(transfer) == ["frame"]
+    transfer.take_reply(credit(16), 1.0)
+    assert (link.backlog_bytes, transfer.ready_bytes) == (32, 16)
+    transfer.take_reply(credit(1000), 1.1)  # more than was sent
+    assert (link.backlog_bytes, transfer.ready_bytes) == (16, 0)
+    transfer.feed.append(MADE[3:])
+    transfer.feed.complete(FIRST_TOKEN, final=False)
+    assert kinds(transfer, 2.0) == ["frame", "commit"]
+    transfer.take_reply(COMMITTED, 3.0)
+    assert (link.backlog_bytes, link.transfers) == (0, [])
+
+
+@pytest.mark.parametrize("end", ["refused", "lost", "cancelled"])
+def test_a_transfer_that_ends_badly_waits_for_its_link_no_more(end: str) -> None:
+    transfer = sending()
+    transfer.feed.append(MADE[:3])
+    assert kinds(transfer) == ["frame"]
+    match end:
+        case "refused":
+            transfer.take_reply(refused(Refusal.NO_MEMORY.value), 1.0)
+        case "lost":
+            transfer.lost("the line")
+        case _:
+            transfer.cancel("test")
+            transfer.take_reply(CANCELLED, 1.0)
+    transfer.lost("and again")
+    assert (transfer.link.backlog_bytes, transfer.link.transfers) == (0, [])
+
+
+def test_a_receiver_that_says_pending_is_waited_for() -> None:
+    transfer = outbound()
+    transfer.next_message(0.0)
+    pending = kv_pb2.PushReply(pending=kv_pb2.Pending(transfer=REQUEST.to_proto()))
+    for _ in range(3):
+        transfer.take_reply(pending, 1.0)
+        assert (transfer.stage, kinds(transfer)) == (Stage.OFFERED, [])
+    transfer.take_reply(want(first_block=4), 2.0)
+    assert transfer.stage is Stage.SENDING
+    transfer.take_reply(pending, 3.0)
+    assert isinstance(transfer.error, TransferLost)
+
+
+def test_a_transfer_of_which_the_receiver_lacks_nothing_commits_without_a_frame() -> None:
+    transfer = outbound()
+    transfer.next_message(0.0)
+    transfer.take_reply(want(credit_bytes=0, first_block=4), 0.0)
+    transfer.feed.append(MADE)
+    transfer.feed.complete(FIRST_TOKEN, final=False)
+    end = written(transfer).commit
+    assert (end.block_count, end.first_token) == (0, FIRST_TOKEN)
+    transfer.take_reply(COMMITTED, 5.0)
+    assert transfer.report == TransferReport(blocks=0, bytes=0, offer_to_commit_s=5.0, first_frame_to_commit_s=0.0)
