@@ -12,8 +12,8 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 import grpc.aio
 
-from pdd.catalog.heartbeat import heartbeat
 from pdd.catalog.redis import RedisRegistry
+from pdd.catalog.redis_prefixes import RedisPrefixCatalog
 from pdd.engine.base import Engine, EngineFault
 from pdd.engine.build import build_engine
 from pdd.engine.config import EngineSettings
@@ -22,6 +22,7 @@ from pdd.rpc.errors import StartupError
 from pdd.rpc.server import serve
 from pdd.telemetry import get_logger
 from services.advertised import LeaseAddress, advertised
+from services.announced import announced
 from services.config import ServiceSettings
 from services.instances import Served
 
@@ -61,9 +62,10 @@ async def serve_until(
 
     async with (
         RedisRegistry(settings.redis_url) as registry,
+        RedisPrefixCatalog(settings.redis_url) as catalog,
         serve(settings.listen, register) as server,
         advertised(settings.advertise or server.address, lease_address) as place,
-        heartbeat(registry, lambda: served.registration(settings.site, place.address)),
+        announced(registry, catalog, served, lambda: served.registration(settings.site, place.address)),
     ):
         log.info("ready", instance=str(served.instance), listening=server.address, advertised=place.address)
         await stop.wait()

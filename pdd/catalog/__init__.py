@@ -1,1 +1,1 @@
-"""The catalog: who is there (the registry)."""
+"""The catalog: who is there (the registry), and who caches which prefix (the prefix catalog)."""

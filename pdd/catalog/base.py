@@ -1,7 +1,7 @@
 """Who is there: the instance registry's interface, its data, and the rule for who may join.
 
 Instances announce themselves with a heartbeat that lives for a TTL; the gateway reads the list. Implemented by `redis` and
-`memory`, which pass one contract suite. The prefix catalog joins it here later.
+`memory`, which pass one contract suite. What the instances cache is the prefix catalog's (`prefixes`).
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from pdd.catalog.prefixes import CacheState
 from pdd.identity import Instance
 from pdd.kv.layout import KvLayout, differences
 
@@ -33,6 +34,7 @@ class Registration:
     context_tokens: int
     slots: int
     load: float = 0.0  # (running + waiting) / slots
+    cached: CacheState | None = None  # what it has told the prefix catalog; None: it keeps no prefix cache
 
     def __str__(self) -> str:
         return f"{self.role.value} {self.instance.id} ({self.address}, site {self.site})"

@@ -6,6 +6,7 @@ server can compare it without reading further, and then a msgpack map.
 
 from __future__ import annotations
 
+import dataclasses
 import struct
 from typing import Any, TypeVar
 
@@ -13,6 +14,7 @@ import msgpack  # type: ignore[import-untyped]
 from google.protobuf.message import DecodeError
 
 from pdd.catalog.base import Registration, Role
+from pdd.catalog.prefixes import CacheState
 from pdd.identity import Instance
 from pdd.kv.layout import KvLayout
 from pdd.v1 import kv_pb2
@@ -33,6 +35,12 @@ def encode_incarnation(instance: Instance) -> bytes:
     return _INCARNATION.pack(instance.incarnation)
 
 
+def decode_incarnation(packed: bytes) -> int:
+    """Raises struct.error where it is not 8 bytes."""
+    (incarnation,) = _INCARNATION.unpack(packed)
+    return int(incarnation)
+
+
 def encode(registration: Registration) -> bytes:
     body = {
         "version": VERSION,
@@ -44,6 +52,7 @@ def encode(registration: Registration) -> bytes:
         "context_tokens": registration.context_tokens,
         "slots": registration.slots,
         "load": registration.load,
+        "cached": None if registration.cached is None else dataclasses.astuple(registration.cached),
     }
     packed: bytes = msgpack.packb(body)
     return encode_incarnation(registration.instance) + packed
@@ -52,7 +61,7 @@ def encode(registration: Registration) -> bytes:
 def decode(value: bytes) -> Registration:
     """The inverse of `encode`. Raises MalformedRegistration."""
     try:
-        (incarnation,) = _INCARNATION.unpack_from(value)
+        incarnation = decode_incarnation(value[: _INCARNATION.size])
         body = msgpack.unpackb(value[_INCARNATION.size :])
     except (struct.error, ValueError, msgpack.UnpackException) as error:
         raise MalformedRegistration(f"not a registration: {error}") from error
@@ -72,7 +81,17 @@ def decode(value: bytes) -> Registration:
         context_tokens=_field(body, "context_tokens", int),
         slots=_field(body, "slots", int),
         load=_field(body, "load", float),
+        cached=_cached(body),
     )
+
+
+def _cached(body: dict[Any, Any]) -> CacheState | None:
+    value = body.get("cached")
+    if value is None:
+        return None
+    if not isinstance(value, list) or len(value) != 3 or not all(isinstance(number, int) for number in value):
+        raise MalformedRegistration(f"field 'cached': {value!r} is not seq, count and digest")
+    return CacheState(*value)
 
 
 def _field(body: dict[Any, Any], name: str, kind: type[FieldT]) -> FieldT:

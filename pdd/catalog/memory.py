@@ -24,6 +24,10 @@ class MemoryRegistry(Registry):
     async def __aexit__(self, *_: object) -> None:
         self._entries.clear()
 
+    @property
+    def now_s(self) -> float:
+        return self._clock()
+
     async def announce(self, registration: Registration, ttl_s: float) -> None:
         refuse_incompatible(registration, self._live())
         self._entries[registration.instance.id] = (registration, self._clock() + ttl_s)

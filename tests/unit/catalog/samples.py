@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pdd.catalog.base import Registration, Role
+from pdd.catalog.prefixes import CacheState
 from pdd.identity import Instance
 from pdd.kv.layout import KvLayout
 
@@ -26,6 +27,7 @@ def registration(
     role: Role = Role.MAIN,
     layout: KvLayout = LAYOUT,
     load: float = 0.0,
+    cached: CacheState | None = None,
 ) -> Registration:
     return Registration(
         instance=Instance(id, incarnation),
@@ -36,4 +38,5 @@ def registration(
         context_tokens=4096,
         slots=8,
         load=load,
+        cached=cached,
     )

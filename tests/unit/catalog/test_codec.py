@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from pdd.catalog.base import Registration, Role
 from pdd.catalog.codec import MalformedRegistration, decode, encode, encode_incarnation
+from pdd.catalog.prefixes import CacheState
 from pdd.identity import Instance
 from pdd.kv.layout import KvLayout
 from tests.unit.catalog.samples import registration
@@ -39,6 +40,7 @@ REGISTRATIONS = st.builds(
     context_tokens=COUNTS,
     slots=COUNTS,
     load=st.floats(allow_nan=False),
+    cached=st.none() | st.builds(CacheState, *[st.integers(0, 2**64 - 1)] * 3),
 )
 
 
@@ -79,6 +81,8 @@ def test_cut_or_changed_value_is_malformed_or_a_registration(data: st.DataObject
         ("layout", b"\xff"),
         ("slots", "many"),
         ("load", "low"),
+        ("cached", [1, 2]),
+        ("cached", [1, 2, "three"]),
     ],
 )
 def test_field_of_the_wrong_kind_is_named_or_shown(field: str, value: object) -> None:
