@@ -1,6 +1,14 @@
 """What the handoff machine wants done: actions out. Data only.
 
 Carried out in order, at once and without waiting, by `gateway.mesh.request`.
+
+How decoders join. OpenRelay and StartTransfer are answered with Unavailable where nobody is found, and with nothing where
+somebody is. While there is no handle in that role, what is to be sent to it is dropped. Either action gives prefill one more job
+of the same request, with the new decoder as its only target, and the machine knows roles, not handles. So whoever carries it out
+    hands on FirstToken of the first job alone;
+    tells the failure of such a job, and of the first one after FirstToken, as TransferFailed of each of its targets: those of the
+      other job do not suffer by it;
+    hands on prefill's Closed when its last job has closed and none is to come, and carries out Abort of prefill for every job.
 """
 
 from __future__ import annotations
@@ -49,11 +57,31 @@ class StopRelay:
 
 
 @dataclass(frozen=True, slots=True)
+class OpenRelay:
+    """Find a relay for a request without one: admit it, and have prefill send it the KV."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class StartTransfer:
+    """Find a main for a request without one: admit it, and have prefill send it the KV."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class RecallMain:
+    """Take back what main was given, unless its KV is whole: Recalled, or else Extended."""
+
+
+@dataclass(frozen=True, slots=True)
 class Abort:
     """Drop all that the instance holds for the request."""
 
     role: Role
     reason: str
+    keep: bool = False  # the answer is complete, and worth a place in its prefix cache
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,4 +100,4 @@ class Fail:
     message: str
 
 
-Action = Emit | Extend | ThrottleRelay | StopRelay | Abort | Finish | Fail
+Action = Emit | Extend | ThrottleRelay | StopRelay | OpenRelay | StartTransfer | RecallMain | Abort | Finish | Fail

@@ -51,6 +51,11 @@ class CatchUp:
         _, sent_s = self._unanswered.popleft()
         self._meter.extended(event.computed_tokens, event.compute_s, now_s - sent_s)
 
+    def recalled(self) -> None:
+        """Main has given back all that it was sent."""
+        self._sent = 0
+        self._unanswered.clear()
+
     def next_round(self, log: TokenLog, now_s: float) -> tuple[ThrottleRelay | Extend, ...]:
         """The actions of one more round, main being idle; empty where it is better to stop the relay and hand over."""
         move = next_move(log.next_index - self._sent, self.rounds, self._meter.pace, self._policy)

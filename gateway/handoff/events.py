@@ -78,6 +78,13 @@ class Extended:
     agreed_tokens: int = 0  # those of them that its sampler chose as well
 
 
+@dataclass(frozen=True, slots=True)
+class Recalled:
+    """The decoder has given back what it was to extend, and computed none of it."""
+
+    role: Role
+
+
 class NewTokens(NamedTuple):
     """The decoder made output tokens [first_index, first_index + len(tokens))."""
 
@@ -129,6 +136,28 @@ class Lost:
 
 
 @dataclass(frozen=True, slots=True)
+class KvLate:
+    """On `direct`: main's KV is not there by its deadline, or so much of it is missing that it will not be."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class LongerThanExpected:
+    """On `singular`: the answer outgrew its estimate."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Unavailable:
+    """No instance was found for OpenRelay or StartTransfer: there is no handle in that role."""
+
+    role: Role
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
 class MainLoad:
     """How busy main is: told just before its KvReady, and again when it has a slot for a request that found none then.
 
@@ -174,12 +203,16 @@ HandoffEvent = (
     | TransferFailed
     | KvReady
     | Extended
+    | Recalled
     | NewTokens
     | Stopped
     | Finished
     | Failed
     | Closed
     | Lost
+    | KvLate
+    | LongerThanExpected
+    | Unavailable
     | MainLoad
     | PrefillProgress
     | ModeChanged

@@ -1,20 +1,9 @@
-"""The handoff of one request from relay to main: events in, actions out.
+"""The handoff of one request from relay to main: events in, actions out. The package says what a handoff is.
 
 Called by `gateway.mesh.request` with everything that happens to a request; owns its token log and decides who makes the next
 token. Never awaits, reads a clock or talks to anyone: times arrive with the events.
 
-Theory of operation
-    Output index 0 is sampled by prefill. In pipeline `relay` the relay starts from it by itself, as soon as its KV is whole, and
-    main takes over when its own KV has crossed the slow link. What main is given then are token ids, which it computes in one
-    pass (Extend); the last id always goes with `then_decode`, so that main has one to decode from.
-      One-Shot: on main's KvReady stop the relay; on Stopped(n) extend with everything and decode.
-      Catch-Up: on main's KvReady extend with what there is, less the last id, while the relay goes on; on each Extended with what
-        came since; when `estimate.next_move` says so, go on as One-Shot does.
-    Which one is settled on main's KvReady, by `mode.settled`, and again whenever the relay leans another way. One-Shot in the
-    end is also what Catch-Up comes to where one extend of everything fits, or where rounds would not converge.
-    In pipeline `direct` there is no relay: index 0 is shown at once and sent ahead to main, which keeps the Extend until its KV
-    is whole.
-
+Phases
       phase         relay     main                 leaves on                 to
       PREFILLING    (early)   (early)              FirstToken                RELAYING, or MAIN_DECODES (direct)
       RELAYING      decodes   KV, then a slot      main KvReady, MainLoad    CATCHING_UP or STOPPING
@@ -22,21 +11,28 @@ Theory of operation
                                                    ModeChanged               CATCHING_UP or STOPPING
       STOPPING      ends      idle or computing    relay Stopped             MAIN_DECODES
       MAIN_DECODES  closed    extends, decodes     main Finished             OVER
+                    (none)    waits for its KV     KvLate (direct)           RECALLING
+      RECALLING     (held)    waits for its KV     main Recalled             RELAYING, or MAIN_DECODES without a relay
+                                                   main Extended             MAIN_DECODES
       any                                          an end, see rule 3        OVER
+
+    In pipeline `singular` there is no main, and RELAYING is left for the end alone, until LongerThanExpected brings a main in.
+    KvLate before FirstToken brings in a relay without a recall, since main was given nothing. Both then go on as `relay` does.
 
 Rules
     1. Indices are shown once and in order. The log takes only its next index; anything else from a decoder fails the request and
        is not shown.
     2. Streams are not ordered among each other: a decoder may speak before prefill's FirstToken is here. What it says is kept,
-       and heard right after index 0.
+       and heard right after index 0. What a relay says while main is being recalled is kept too, until it is clear who goes on.
     3. Whoever makes the last token ends the request: prefill (at index 0), the relay at any time before its Stopped, or main.
        A stop string, the client leaving, a deadline, and the loss or failure of an instance that is still needed end it too.
        An end of sequence is not a token of the answer: decoders do not report it, prefill's is not shown.
     4. The end is one Finish or one Fail (neither where the client has gone), preceded by an Abort for every handle that is not
-       closed. Nothing is acted upon after it.
+       closed. Main may keep what it has of a complete answer. Nothing is acted upon after the end.
     5. An instance that is not needed any more may go: a relay that has ended, prefill when every decoder has its KV.
     6. A relay is not stopped, and main given nothing, while main has no slot for the request: it would freeze in main's queue.
     7. While the relay decodes main is not needed: if it fails, or its KV can't reach it, the relay makes the answer to its end.
+    8. A relay that joined late is never needed: if none is to be had, or it fails, main goes on from the log.
 """
 
 from __future__ import annotations
@@ -44,7 +40,7 @@ from __future__ import annotations
 import enum
 
 from gateway.generation import MeshErrorCode
-from gateway.handoff.actions import Abort, Action, Emit, Fail, Finish, StopRelay
+from gateway.handoff.actions import Abort, Action, Fail, Finish, OpenRelay, RecallMain, StartTransfer, StopRelay
 from gateway.handoff.catchup import CatchUp, Unasked
 from gateway.handoff.estimate import HandoffPolicy
 from gateway.handoff.events import (
@@ -56,24 +52,29 @@ from gateway.handoff.events import (
     Finished,
     FirstToken,
     HandoffEvent,
+    KvLate,
     KvReady,
+    LongerThanExpected,
     Lost,
     MainLoad,
     ModeChanged,
     NewTokens,
     PrefillProgress,
+    Recalled,
     Stopped,
     StopRequested,
     TransferDone,
     TransferFailed,
+    Unavailable,
     Wanted,
 )
 from gateway.handoff.holders import DecoderEvent, Holders, Trouble
 from gateway.handoff.pace import Measured
 from gateway.handoff.phase import BrokenProtocol, Phase
-from gateway.handoff.slots import full
-from gateway.mode import DecoderLoad, HandoffMode, Leaning, settled
-from gateway.tokenlog import OutOfOrder, TokenLog
+from gateway.handoff.showing import check_end, show
+from gateway.handoff.switch import Switch, SwitchActions
+from gateway.mode import HandoffMode, Leaning
+from gateway.tokenlog import TokenLog
 from pdd.catalog.base import Role
 from pdd.engine.base import FinishReason
 
@@ -81,6 +82,15 @@ from pdd.engine.base import FinishReason
 class Pipeline(enum.Enum):
     RELAY = "relay"
     DIRECT = "direct"
+    SINGULAR = "singular"
+
+
+_PLANNED: dict[Pipeline, tuple[tuple[Role, ...], Role | None]] = {  # and who may join
+    Pipeline.RELAY: ((Role.PREFILL, Role.RELAY, Role.MAIN), None),
+    Pipeline.DIRECT: ((Role.PREFILL, Role.MAIN), Role.RELAY),
+    Pipeline.SINGULAR: ((Role.PREFILL, Role.RELAY), Role.MAIN),
+}
+_RELAY_GOES_ON = frozenset({Phase.PREFILLING, Phase.RECALLING, Phase.RELAYING, Phase.CATCHING_UP})
 
 
 class HandoffMachine:
@@ -89,15 +99,10 @@ class HandoffMachine:
         self.log = TokenLog()
         self.phase = Phase.PREFILLING
         self.handoff: HandoffMode | None = None  # how main took over from the relay, once it has
-        self._relayed = pipeline is Pipeline.RELAY
-        self._leaning = leaning
-        self._main_load: DecoderLoad | None = None
-        self._main_ready = False  # its KV is whole
-        self._without_main = False  # given up: the relay goes on to the end
-        self._catch_up = CatchUp(policy, score=score and self._relayed)
-        self._cut_short = False  # a Catch-Up that the relay's load turned into One-Shot
-        self._holders = Holders([Role.PREFILL, Role.RELAY, Role.MAIN] if self._relayed else [Role.PREFILL, Role.MAIN])
-        self._early: list[tuple[DecoderEvent, float]] = []  # heard before index 0
+        self._catch_up = CatchUp(policy, score=score and pipeline is not Pipeline.DIRECT)
+        self._switch = Switch(leaning, self._catch_up)
+        self._holders = Holders(*_PLANNED[pipeline])
+        self._kept: list[tuple[DecoderEvent, float]] = []  # heard before its turn: rule 2
         self._actions: list[Action] = []
 
     @property
@@ -123,17 +128,23 @@ class HandoffMachine:
     def _dispatch(self, event: HandoffEvent, now_s: float) -> None:
         match event:
             case NewTokens(role=Role.MAIN) if self.phase is Phase.MAIN_DECODES and self._holders.hears(event):
-                self._show(event)  # what most events are, so the way to it is short
+                self._actions.append(show(self.log, event))  # what most events are, so the way to it is short
             case FirstToken():
                 self._on_first_token(event, now_s)
-            case KvReady() | Extended() | NewTokens() | Stopped() | Finished():
+            case KvReady() | Extended() | Recalled() | NewTokens() | Stopped() | Finished():
                 self._on_decoder(event, now_s)
-            case TransferFailed() | Failed() | Closed() | Lost():
-                self._on_trouble(event)
+            case TransferFailed() | Failed() | Closed() | Lost() | Unavailable():
+                self._on_trouble(event, now_s)
+            case KvLate(reason):
+                self._on_kv_late(reason)
+            case LongerThanExpected(reason):
+                if self._holders.join(Role.MAIN):
+                    self._actions.append(StartTransfer(reason))
             case MainLoad(load=load):
-                self._on_main_load(load, now_s)
+                self._switch.main_load(load)
+                self._begin_switch(now_s)
             case ModeChanged(leaning=leaning):
-                self._on_leaning(leaning)
+                self._go_on_with(self._switch.lean(leaning, in_rounds=self.phase is Phase.CATCHING_UP))
             case StopRequested():
                 self._finish(FinishReason.STOP)
             case ClientGone():
@@ -143,33 +154,38 @@ class HandoffMachine:
             case Wanted() | TransferDone() | PrefillProgress():
                 pass  # for the timeline, or the limit on silence
 
+    # Who speaks
+
     def _on_first_token(self, event: FirstToken, now_s: float) -> None:
         if self.phase is not Phase.PREFILLING:
             raise BrokenProtocol(Role.PREFILL, "a second first token")
         if event.finish is not FinishReason.STOP:
             logprobs = () if event.logprobs is None else (event.logprobs,)
-            self._show(NewTokens(Role.PREFILL, 0, (event.token,), logprobs))
+            self._actions.append(show(self.log, NewTokens(Role.PREFILL, 0, (event.token,), logprobs)))
         if event.finish is not None:
             self._finish(event.finish)
             return
-        if self._relayed:
+        if self._holders.counts_on(Role.RELAY):
             self.phase = Phase.RELAYING
         else:
             self._take_over(now_s)
-        for kept, arrived_s in self._early:
-            if not self.over:
-                self._act_on(kept, arrived_s)
-        self._early.clear()
+        self._hear_kept()
 
     def _on_decoder(self, event: DecoderEvent, now_s: float) -> None:
-        if self._without_main and event.role is Role.MAIN:
+        if self._holders.gave_up(event.role):
             return  # it crossed the abort
         if not self._holders.hears(event):
             raise BrokenProtocol(event.role, f"{type(event).__name__} after its end")
-        if self.phase is Phase.PREFILLING:
-            self._early.append((event, now_s))
+        if self.phase is Phase.PREFILLING or (self.phase is Phase.RECALLING and event.role is Role.RELAY):
+            self._kept.append((event, now_s))
         else:
             self._act_on(event, now_s)
+
+    def _hear_kept(self) -> None:
+        kept, self._kept = self._kept, []
+        for event, arrived_s in kept:
+            if not self.over:
+                self._act_on(event, arrived_s)
 
     def _act_on(self, event: DecoderEvent, now_s: float) -> None:
         if event.role is Role.RELAY:
@@ -180,50 +196,42 @@ class HandoffMachine:
     def _on_relay(self, event: DecoderEvent, now_s: float) -> None:
         match event:
             case NewTokens():
-                self._show(event)
+                self._actions.append(show(self.log, event))
                 self._catch_up.relay_tokens(len(event.tokens), now_s)
             case Stopped(next_index=next_index):
                 if self.phase is not Phase.STOPPING:
                     raise BrokenProtocol(Role.RELAY, "Stopped without being asked")
                 # A relay stopped before it had its KV does not know of index 0.
-                self._check_next_index(event, max(next_index, 1))
+                check_end(self.log, event, max(next_index, 1))
+                self.handoff = self._switch.mode
                 self._take_over(now_s)
             case Finished(reason=reason, next_index=next_index):
-                self._check_next_index(event, next_index)
+                check_end(self.log, event, next_index)
                 self._finish(reason)
-            case KvReady() | Extended():
+            case KvReady() | Extended() | Recalled():
                 pass  # it starts by itself
 
     def _on_main(self, event: DecoderEvent, now_s: float) -> None:
-        if isinstance(event, KvReady):
-            self._main_ready = True
-            self._begin_handoff(now_s)
-            return
-        if isinstance(event, Extended):
-            self._on_extended(event, now_s)
-            return
-        if self.phase is not Phase.MAIN_DECODES or isinstance(event, Stopped):
-            raise BrokenProtocol(Role.MAIN, f"{type(event).__name__} while waiting for {self.phase.value}")
-        if isinstance(event, NewTokens):
-            self._show(event)
-        else:
-            self._check_next_index(event, event.next_index)
-            self._finish(event.reason)
+        match event:
+            case KvReady():
+                self._begin_switch(now_s)
+            case Extended():
+                self._on_extended(event, now_s)
+            case Recalled() if self.phase is Phase.RECALLING:
+                self._on_recalled(now_s)
+            case NewTokens() if self.phase is Phase.MAIN_DECODES:
+                self._actions.append(show(self.log, event))
+            case Finished(reason=reason, next_index=next_index) if self.phase is Phase.MAIN_DECODES:
+                check_end(self.log, event, next_index)
+                self._finish(reason)
+            case _:
+                raise BrokenProtocol(Role.MAIN, f"{type(event).__name__} while waiting for {self.phase.value}")
 
-    def _on_main_load(self, load: DecoderLoad, now_s: float) -> None:
-        self._main_load = load
-        self._catch_up.main_step(load.step_s)
-        self._begin_handoff(now_s)
+    # From the relay to main
 
-    def _begin_handoff(self, now_s: float) -> None:
-        if self.phase is not Phase.RELAYING or not self._main_ready:
-            return
-        if self._main_load is not None and full(self._main_load):
-            return  # until a load with a free slot is told
-        if settled(self._leaning, self._main_load) is HandoffMode.ONE_SHOT:
-            self._stop_relay()
-        else:
-            self._next_round(now_s)
+    def _begin_switch(self, now_s: float) -> None:
+        if self.phase is Phase.RELAYING and self._holders.has_kv(Role.MAIN):
+            self._go_on_with(self._switch.begin(self.log, now_s))
 
     def _on_extended(self, event: Extended, now_s: float) -> None:
         try:
@@ -231,81 +239,78 @@ class HandoffMachine:
         except Unasked as error:
             raise BrokenProtocol(Role.MAIN, str(error)) from error
         if self.phase is Phase.CATCHING_UP:
-            self._next_round(now_s)
+            self._go_on_with(self._switch.next_round(self.log, now_s))
+        elif self.phase is Phase.RECALLING:
+            self._give_up(Role.RELAY, "main has its KV")
+            self.phase = Phase.MAIN_DECODES
 
-    def _next_round(self, now_s: float) -> None:
-        round_actions = self._catch_up.next_round(self.log, now_s)
-        if round_actions:
-            self.phase = Phase.CATCHING_UP
-            self._actions.extend(round_actions)
-        else:
-            self._stop_relay()
-
-    def _on_leaning(self, leaning: Leaning) -> None:
-        self._leaning = leaning
-        if self.phase is Phase.CATCHING_UP and settled(leaning, self._main_load) is HandoffMode.ONE_SHOT:
-            self._cut_short = True
-            self._stop_relay()
-
-    def _stop_relay(self) -> None:
-        self.phase = Phase.STOPPING
-        self._actions.append(StopRelay())
+    def _go_on_with(self, actions: SwitchActions) -> None:
+        if actions:
+            self.phase = Phase.STOPPING if isinstance(actions[-1], StopRelay) else Phase.CATCHING_UP
+            self._actions.extend(actions)
 
     def _take_over(self, now_s: float) -> None:
         self.phase = Phase.MAIN_DECODES
-        if self._relayed:
-            caught_up = self._catch_up.rounds > 0 and not self._cut_short
-            self.handoff = HandoffMode.CATCH_UP if caught_up else HandoffMode.ONE_SHOT
         self._actions.append(self._catch_up.final(self.log, now_s))
 
-    def _show(self, event: NewTokens) -> None:
-        if event.logprobs and len(event.logprobs) != len(event.tokens):
-            raise BrokenProtocol(event.role, f"{len(event.logprobs)} logprobs for {len(event.tokens)} tokens")
-        try:
-            self.log.append(event.first_index, event.tokens)
-        except OutOfOrder as error:
-            raise BrokenProtocol(event.role, str(error)) from error
-        self._actions.append(Emit(event.first_index, event.tokens, event.role, event.logprobs))
+    # A relay that joins late
 
-    def _check_next_index(self, event: Stopped | Finished, next_index: int) -> None:
-        if next_index != self.log.next_index:
-            text = f"{type(event).__name__} at index {next_index} after tokens up to {self.log.next_index}"
-            raise BrokenProtocol(event.role, text)
-
-    def _on_trouble(self, event: Trouble) -> None:
-        fatal = self._holders.fatal(event, first_token=self.phase is not Phase.PREFILLING)
-        if fatal is None:
+    def _on_kv_late(self, reason: str) -> None:
+        if self._holders.has_kv(Role.MAIN) or not self._holders.join(Role.RELAY):
             return
-        if self._relay_suffices(event):
-            self._go_on_without_main(fatal[1])
-        else:
-            self._fail(fatal[0], event.role, fatal[1])
+        self._actions.append(OpenRelay(reason))
+        if self.phase is Phase.MAIN_DECODES:
+            self.phase = Phase.RECALLING
+            self._actions.append(RecallMain())
 
-    def _relay_suffices(self, trouble: Trouble) -> bool:
-        if not self._relayed:
-            return False
-        if trouble.role is Role.MAIN:
-            return self.phase in (Phase.PREFILLING, Phase.RELAYING, Phase.CATCHING_UP)
-        # Of prefill, after its token, main alone may still have needed something.
-        return trouble.role is Role.PREFILL and self.phase is Phase.RELAYING and self._holders.has_kv(Role.RELAY)
+    def _on_recalled(self, now_s: float) -> None:
+        self._catch_up.recalled()
+        if self._holders.counts_on(Role.RELAY):
+            self.phase = Phase.RELAYING
+            self._hear_kept()
+        else:
+            self._take_over(now_s)
+
+    # Ends, and what is not yet one
+
+    def _on_trouble(self, event: Trouble, now_s: float) -> None:
+        loss = self._holders.loss(event, first_token=self.phase is not Phase.PREFILLING)
+        if loss is None:
+            return
+        if loss.roles == {Role.MAIN} and self._holders.counts_on(Role.RELAY) and self.phase in _RELAY_GOES_ON:
+            self._go_on_without_main(loss.message)
+        elif loss.roles == {Role.RELAY} and self._holders.can_spare(Role.RELAY):
+            self._go_on_without_relay(loss.message, now_s)
+        else:
+            self._fail(loss.code, event.role, loss.message)
 
     def _go_on_without_main(self, why: str) -> None:
-        self._without_main, self._main_ready = True, False
-        self._early = [(event, at_s) for event, at_s in self._early if event.role is not Role.MAIN]
-        if self._holders.give_up(Role.MAIN):
-            self._actions.append(Abort(Role.MAIN, why))
+        self._give_up(Role.MAIN, why)
         if self.phase is Phase.CATCHING_UP:
             self.phase = Phase.RELAYING
             self._actions.extend(self._catch_up.lift())
+        elif self.phase is Phase.RECALLING:
+            self.phase = Phase.RELAYING
+            self._hear_kept()
+
+    def _go_on_without_relay(self, why: str, now_s: float) -> None:
+        self._give_up(Role.RELAY, why)
+        if self.phase in (Phase.RELAYING, Phase.CATCHING_UP, Phase.STOPPING):
+            self._take_over(now_s)
+
+    def _give_up(self, role: Role, why: str) -> None:
+        self._kept = [(event, arrived_s) for event, arrived_s in self._kept if event.role is not role]
+        if self._holders.give_up(role):
+            self._actions.append(Abort(role, why))
 
     def _finish(self, reason: FinishReason) -> None:
-        self._end("the answer is complete")
+        self._end("the answer is complete", complete=True)
         self._actions.append(Finish(reason))
 
     def _fail(self, code: MeshErrorCode, role: Role | None, message: str) -> None:
         self._end("the request failed")
         self._actions.append(Fail(code, role, message))
 
-    def _end(self, why: str) -> None:
+    def _end(self, why: str, *, complete: bool = False) -> None:
         self.phase = Phase.OVER
-        self._actions.extend(Abort(role, why) for role in self._holders.open)
+        self._actions.extend(Abort(role, why, keep=complete and role is Role.MAIN) for role in self._holders.open)

@@ -9,6 +9,7 @@ from pdd.catalog.base import Role
 
 class Phase(enum.Enum):
     PREFILLING = "index 0 from prefill"
+    RECALLING = "main to give back its ids or to extend"
     RELAYING = "tokens from the relay"
     CATCHING_UP = "main to extend"
     STOPPING = "the relay to stop"

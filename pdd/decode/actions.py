@@ -64,5 +64,16 @@ class AbortSeq:
     seq: SeqId
 
 
+@dataclass(frozen=True, slots=True)
+class KeepOutput:
+    """Blocks of the request's prompt and output, from its prompt's end on, for the prefix cache."""
+
+    request: RequestId
+    salt: str
+    ids: tuple[int, ...]  # from the prompt's first to the last block's end
+    first_block: int
+    payloads: tuple[Payload, ...] = field(repr=False)
+
+
 EngineAction = OpenSeq | ExtendSeq | ThrottleSeq | StopSeq | AbortSeq
-Action = AdmitKv | CancelKv | ReleaseKv | EngineAction | decode_pb2.OpeningEvent | decode_pb2.ClosingEvent
+Action = AdmitKv | CancelKv | ReleaseKv | KeepOutput | EngineAction | decode_pb2.OpeningEvent | decode_pb2.ClosingEvent

@@ -13,8 +13,9 @@ class Rules:
     """What a decoder's role and engine allow."""
 
     role: str  # as a person calls it: "relay", "main"
-    takes_handoff: bool  # Extend is allowed, and nothing decodes before it
+    takes_handoff: bool  # Extend and Recall are allowed, and nothing decodes before an Extend
     decodes_on_commit: bool  # decoding starts from the commit's index 0
+    retains_output: bool  # what it computed of an answer goes into its prefix cache
     context_tokens: int  # prompt and output of one sequence
 
 

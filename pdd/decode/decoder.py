@@ -1,4 +1,4 @@
-"""A decoder, relay or main: one engine, one receiver, any number of attached gateways.
+"""A decoder, relay or main: one engine, one receiver, one prefix cache, any number of attached gateways.
 
 Made by `services.relay` and `services.main`, whose servicers hand it every Decode stream. Owns the engine's one stream of steps
 and hands each event to the session it belongs to. It never waits for a session's peer.
@@ -16,8 +16,9 @@ import grpc.aio
 
 from pdd.decode.commands import Rules
 from pdd.decode.session import Session
-from pdd.engine.base import Aborted, Engine, EngineFault, Extended, Failed, Finished, SeqId, StepBatch, Stopped
+from pdd.engine.base import Aborted, Engine, EngineFault, Extended, Failed, Finished, Retained, SeqId, StepBatch, Stopped
 from pdd.identity import Instance
+from pdd.kv.cache import PrefixCache
 from pdd.rpc.attach import StreamEnd, hello_from, serve_attached
 from pdd.telemetry import get_logger
 from pdd.transfer.receiver import Receiver
@@ -32,11 +33,13 @@ class Decoder:
     """An async context manager around an entered engine; entered, it reads the engine's steps. An engine that breaks takes the
     body of the context with it."""
 
-    def __init__(self, engine: Engine, receiver: Receiver, instance: Instance, rules: Rules) -> None:
+    def __init__(self, engine: Engine, receiver: Receiver, instance: Instance, rules: Rules, cache: PrefixCache) -> None:
+        """`cache` takes what the engine retains, where the rules say that it does."""
         self._engine = engine
         self._receiver = receiver
         self._instance = instance
         self._rules = rules
+        self._cache = cache
         self._seqs = itertools.count(1)
         self._routes: dict[SeqId, Session] = {}  # also of sessions that have ended, until the engine has let go
         self._sessions: list[Session] = []
@@ -47,7 +50,7 @@ class Decoder:
         """Serve one gateway's stream to its end."""
         if self._closing:
             await context.abort(grpc.StatusCode.UNAVAILABLE, f"{self._instance} is shutting down")
-        session = Session(self._engine, self._receiver, self._rules, self._seqs, self._routes)
+        session = Session(self._engine, self._receiver, self._rules, self._cache, self._seqs, self._routes)
         self._sessions.append(session)
         log.info("gateway attached", peer=context.peer())
         try:
@@ -79,8 +82,8 @@ class Decoder:
 
     def _dispatch(self, batch: StepBatch) -> None:
         for event in batch.events:
-            if isinstance(event, Extended) and (session := self._routes.get(event.seq)) is not None:
-                session.extended(event)
+            if isinstance(event, Extended | Retained) and (session := self._routes.get(event.seq)) is not None:
+                session.opening(event)
         for out in batch.tokens:
             if (session := self._routes.get(out.seq)) is not None:
                 session.token(out)

@@ -43,6 +43,10 @@ def extended(handle: int, event: Extended) -> decode_pb2.OpeningEvent:
     return decode_pb2.OpeningEvent(handle=handle, extended=message)
 
 
+def recalled(handle: int) -> decode_pb2.OpeningEvent:
+    return decode_pb2.OpeningEvent(handle=handle, recalled=decode_pb2.Recalled())
+
+
 def error(handle: int, code: decode_pb2.HandleErrorCode.ValueType, message: str) -> decode_pb2.ClosingEvent:
     return decode_pb2.ClosingEvent(handle=handle, error=decode_pb2.HandleError(code=code, message=message))
 

@@ -8,6 +8,9 @@ receiver, or reads a clock.
                 └── refused | lost | stop | abort ─► ended
     OPEN ── abort | bad command ─► DROPPING ── the engine has let go ─► ended
 
+A recall empties the queue of an ADMITTED handle. An abort that keeps lets the engine stop instead, where output is retained: it
+gives that out before it lets go.
+
 A handle's closing event is its last, and is only sent once nothing is held for it any more.
 """
 
@@ -24,6 +27,7 @@ from pdd.decode.actions import (
     AdmitKv,
     CancelKv,
     ExtendSeq,
+    KeepOutput,
     OpenSeq,
     ReleaseKv,
     StopSeq,
@@ -31,7 +35,7 @@ from pdd.decode.actions import (
 )
 from pdd.decode.commands import Rules
 from pdd.decode.events import EngineClosing
-from pdd.engine.base import Extended, SeqId
+from pdd.engine.base import Extended, Retained, SeqId
 from pdd.request_proto import RequestSpec
 from pdd.rpc.handles import EndedHandles
 from pdd.transfer.base import Received, Refusal
@@ -99,6 +103,18 @@ class HandleTable:
         handle.queued.append(action)
         return []
 
+    def recall(self, number: int) -> list[Action]:
+        """Take back what is queued. Nothing where the KV is whole: the engine has it all, and will say so."""
+        handle = self._live.get(number)
+        if handle is None:
+            return self._not_live(number)
+        if not self.rules.takes_handoff:
+            return self.refuse(number, f"a {self.rules.role} takes no handoff: there's nothing to recall")
+        if handle.stage is not Stage.ADMITTED:
+            return []
+        handle.queued, handle.next_index, handle.decodes = [], 0, False
+        return [events.recalled(number)]
+
     def throttle(self, number: int, min_interval_s: float) -> list[Action]:
         handle = self._live.get(number)
         if handle is None:
@@ -120,10 +136,11 @@ class HandleTable:
             case Stage.KV_READY:
                 return self._drop(handle, events.stopped(number, 1))
 
-    def abort(self, number: int) -> list[Action]:
+    def abort(self, number: int, *, keep: bool = False) -> list[Action]:
+        """`keep`: what was computed of the answer is worth retaining."""
         handle = self._live.get(number)
         if handle is not None:
-            return self._drop(handle, events.aborted(number))
+            return self._drop(handle, events.aborted(number), retain=keep and self.rules.retains_output)
         return [events.aborted(number)] if number in self._ended else self._not_live(number)
 
     def abort_all(self) -> list[Action]:
@@ -167,9 +184,11 @@ class HandleTable:
         """Refused, lost, or (once whole) not imported within its lease. Extends that were queued for this KV go with it."""
         farewell = events.kv_failed(number, reason, message)
         handle = self._live.get(number)
-        if handle is None or handle.stage is not Stage.OPEN:
-            return [self._ends(number, farewell)] if handle is not None else []
+        if handle is None:
+            return []
         handle.holds_kv = False
+        if handle.stage is Stage.ADMITTED:
+            return [self._ends(number, farewell)]
         return self._drop(handle, farewell)
 
     # ── the engine ──
@@ -185,6 +204,13 @@ class HandleTable:
             return []
         told: list[Action] = [] if handle.stage is Stage.DROPPING else [events.extended(handle.number, event)]
         return [*told, *self._released(handle)]  # the first one says that the KV is imported
+
+    def retained(self, event: Retained) -> list[Action]:
+        """Output for the prefix cache, whether or not its gateway still listens."""
+        handle = self._by_seq.get(event.seq)
+        if handle is None:
+            return []
+        return [KeepOutput(handle.spec.request, handle.spec.salt, event.ids, event.first_block, event.payloads)]
 
     def closed(self, event: EngineClosing) -> list[Action]:
         """The engine holds nothing for the sequence any more."""
@@ -223,14 +249,14 @@ class HandleTable:
         text = f"handle {number} is not known on this stream: send Admit first"
         return [events.error(number, events.UNKNOWN_HANDLE, text)]
 
-    def _drop(self, handle: _Handle, farewell: decode_pb2.ClosingEvent) -> list[Action]:
+    def _drop(self, handle: _Handle, farewell: decode_pb2.ClosingEvent, *, retain: bool = False) -> list[Action]:
         """Let go of everything; the farewell follows when it's true."""
         match handle.stage:
             case Stage.DROPPING:
                 return []
             case Stage.OPEN:
                 handle.stage, handle.farewell = Stage.DROPPING, farewell
-                return [AbortSeq(handle.seq)]
+                return [StopSeq(handle.seq) if retain else AbortSeq(handle.seq)]
             case Stage.ADMITTED:
                 return [CancelKv(handle.spec.request), self._ends(handle.number, farewell)]
             case Stage.KV_READY:

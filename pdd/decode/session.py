@@ -1,7 +1,7 @@
 """One attached gateway at a decoder: carries out what its handle table decides, and collects what it is owed.
 
-Made by the decoder for each stream. Owns the stream's handles and its outbox; touches the engine and the receiver only through
-their plain calls, so nothing here waits. When the stream ends, everything held for its handles is let go of.
+Made by the decoder for each stream. Owns the stream's handles and its outbox; touches engine, receiver and prefix cache only
+through their plain calls, so nothing here waits. When the stream ends, everything held for its handles is let go of.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from pdd.decode.actions import (
     CancelKv,
     EngineAction,
     ExtendSeq,
+    KeepOutput,
     OpenSeq,
     ReleaseKv,
     StopSeq,
@@ -27,7 +28,8 @@ from pdd.decode.commands import Rules, spec_of_admit
 from pdd.decode.events import EngineClosing
 from pdd.decode.frames import Outbox
 from pdd.decode.handles import HandleTable
-from pdd.engine.base import Engine, Extended, KvSource, SeqId, TokenOut
+from pdd.engine.base import Engine, Extended, KvSource, Retained, SeqId, TokenOut
+from pdd.kv.cache import PrefixCache, prefix_of
 from pdd.request_proto import RequestSpec
 from pdd.rpc.attach import Attachment, StreamEnd
 from pdd.transfer.base import Received, Refusal, TransferRefused
@@ -39,13 +41,20 @@ class Session:
     """`seqs` gives sequence ids that are fresh within the engine; `routes` says whose each is, until the engine has closed it."""
 
     def __init__(
-        self, engine: Engine, receiver: Receiver, rules: Rules, seqs: Iterator[SeqId], routes: MutableMapping[SeqId, Session]
+        self,
+        engine: Engine,
+        receiver: Receiver,
+        rules: Rules,
+        cache: PrefixCache,
+        seqs: Iterator[SeqId],
+        routes: MutableMapping[SeqId, Session],
     ) -> None:
         self.attachment = Attachment()
         self.step = 0  # the engine's counter
         self._engine = engine
         self._receiver = receiver
         self._rules = rules
+        self._cache = cache
         self._seqs = seqs
         self._routes = routes
         self._table = HandleTable(rules)
@@ -60,12 +69,14 @@ class Session:
             case "extend":
                 asked = command.extend
                 self._carry_out(self._table.extend(asked.handle, asked.first_index, asked.ids, asked.then_decode, asked.score))
+            case "recall":
+                self._carry_out(self._table.recall(command.recall.handle))
             case "throttle":
                 self._carry_out(self._table.throttle(command.throttle.handle, command.throttle.min_interval_us / 1e6))
             case "stop":
                 self._carry_out(self._table.stop(command.stop.handle))
             case "abort":
-                self._carry_out(self._table.abort(command.abort.handle))
+                self._carry_out(self._table.abort(command.abort.handle, keep=command.abort.keep))
             case "detach":
                 raise StreamEnd(grpc.StatusCode.OK)
             case other:
@@ -80,8 +91,9 @@ class Session:
 
     # ── the engine ──
 
-    def extended(self, event: Extended) -> None:
-        self._carry_out(self._table.extended(event))
+    def opening(self, event: Extended | Retained) -> None:
+        """What comes before the tokens of its step."""
+        self._carry_out(self._table.extended(event) if isinstance(event, Extended) else self._table.retained(event))
 
     def token(self, out: TokenOut) -> None:
         handle = self._table.decoding(out.seq)
@@ -129,6 +141,8 @@ class Session:
                     self._receiver.cancel(request)
                 case ReleaseKv(request):
                     self._receiver.release(request)
+                case KeepOutput():
+                    self._keep(action)
                 case _:
                     self._drive(action)
         self._due()
@@ -137,7 +151,7 @@ class Session:
         match action:
             case OpenSeq(seq, spec, payloads):
                 self._routes[seq] = self
-                self._engine.open(seq, spec.prompt, spec.sampling, KvSource(payloads))
+                self._engine.open(seq, spec.prompt, spec.sampling, KvSource(payloads), self._rules.retains_output)
             case ExtendSeq(seq, first_index, ids, then_decode, score):
                 self._engine.extend(seq, first_index, ids, then_decode, score)
             case ThrottleSeq(seq, min_interval_s):
@@ -155,6 +169,11 @@ class Session:
             self._carry_out(self._table.kv_failed(handle, refusal.reason, str(refusal)))
         except ValueError as error:
             self._carry_out(self._table.not_admitted(handle, f"request: {error}"))
+
+    def _keep(self, output: KeepOutput) -> None:
+        layout = self._engine.layout
+        prefix = prefix_of(output.ids, layout.block_tokens, output.salt)
+        self._cache.keep_payloads(output.request, prefix, output.first_block, output.payloads, layout.block_bytes)
 
     def _due(self) -> None:
         if self._outbox.overflowing and not self.attachment.ended:

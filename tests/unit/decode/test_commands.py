@@ -3,8 +3,8 @@ import pytest
 from pdd.decode.commands import Rules, spec_of_admit
 from pdd.v1 import decode_pb2, identity_pb2, sampling_pb2
 
-MAIN = Rules("main", takes_handoff=True, decodes_on_commit=False, context_tokens=64)
-RELAY = Rules("relay", takes_handoff=False, decodes_on_commit=True, context_tokens=64)
+MAIN = Rules("main", takes_handoff=True, decodes_on_commit=False, retains_output=True, context_tokens=64)
+RELAY = Rules("relay", takes_handoff=False, decodes_on_commit=True, retains_output=False, context_tokens=64)
 
 
 def admit(*, decode_on_commit: bool) -> decode_pb2.Admit:

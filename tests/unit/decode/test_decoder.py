@@ -15,10 +15,11 @@ from pdd.engine.compute import InlineCompute
 from pdd.engine.schedule import StepLimits
 from pdd.engine.sim.model import SimConfig, SimModel
 from pdd.identity import Instance
+from pdd.kv.cache import PrefixCache
 from pdd.kv.store import BlockStore
 from pdd.transfer.receiver import Receiver
 
-MAIN = Rules("main", takes_handoff=True, decodes_on_commit=False, context_tokens=64)
+MAIN = Rules("main", takes_handoff=True, decodes_on_commit=False, retains_output=True, context_tokens=64)
 
 
 class BreakingEngine(BatchEngine):
@@ -36,7 +37,8 @@ class EndingEngine(BatchEngine):
 @pytest.mark.parametrize(("kind", "text"), [(BreakingEngine, "the device is gone"), (EndingEngine, "steps have ended")])
 async def test_an_engine_that_breaks_ends_the_decoders_body(kind: type[BatchEngine], text: str) -> None:
     async with kind(SimModel(SimConfig()), StepLimits(), InlineCompute()) as engine:
-        decoder = Decoder(engine, Receiver(engine.layout, BlockStore(1)), Instance("main-0", 1), MAIN)
+        cache = PrefixCache(BlockStore(1), engine.layout.block_tokens, 0)
+        decoder = Decoder(engine, Receiver(engine.layout, cache.store), Instance("main-0", 1), MAIN, cache)
         with pytest.raises(BaseExceptionGroup) as broken:
             async with decoder, asyncio.timeout(10):
                 await asyncio.Event().wait()

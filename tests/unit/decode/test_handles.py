@@ -5,20 +5,31 @@ import re
 import pytest
 
 from pdd.decode import events
-from pdd.decode.actions import AbortSeq, Action, AdmitKv, CancelKv, ExtendSeq, OpenSeq, ReleaseKv, StopSeq, ThrottleSeq
+from pdd.decode.actions import (
+    AbortSeq,
+    Action,
+    AdmitKv,
+    CancelKv,
+    ExtendSeq,
+    KeepOutput,
+    OpenSeq,
+    ReleaseKv,
+    StopSeq,
+    ThrottleSeq,
+)
 from pdd.decode.commands import Rules
 from pdd.decode.handles import HandleTable
-from pdd.engine.base import Aborted, EngineFault, Extended, Failed, Finished, FinishReason, Stopped
+from pdd.engine.base import Aborted, EngineFault, Extended, Failed, Finished, FinishReason, Retained, Stopped
 from pdd.identity import RequestId
 from pdd.request_proto import RequestSpec
 from pdd.sampling import SamplingParams
 from pdd.transfer.base import Received, Refusal
 from pdd.v1 import decode_pb2
 
-MAIN = Rules("main", takes_handoff=True, decodes_on_commit=False, context_tokens=64)
-RELAY = Rules("relay", takes_handoff=False, decodes_on_commit=True, context_tokens=64)
+MAIN = Rules("main", takes_handoff=True, decodes_on_commit=False, retains_output=True, context_tokens=64)
+RELAY = Rules("relay", takes_handoff=False, decodes_on_commit=True, retains_output=False, context_tokens=64)
 REQUEST = RequestId(5, 1)
-SPEC = RequestSpec(REQUEST, (1, 2, 3), SamplingParams(max_tokens=10, seed=1), "", 1.0)
+SPEC = RequestSpec(REQUEST, (1, 2, 3), SamplingParams(max_tokens=10, seed=1), "salt", 1.0)
 RECEIVED = Received(REQUEST, (b"block",), first_token=42, final=False)
 FINAL = Received(REQUEST, (b"block",), first_token=42, final=True)
 READY = events.kv_ready(1, 1)
@@ -136,6 +147,76 @@ def test_kv_that_outlives_its_lease_before_the_import_ends_an_open_handle() -> N
     assert error_of(table.closed(Aborted(7))) == (decode_pb2.HANDLE_ERROR_CODE_LEASE_EXPIRED, "LEASE_EXPIRED: late")
 
 
+def test_kv_that_outlives_its_lease_while_the_engine_lets_go_changes_nothing() -> None:
+    table = opened()
+    table.abort(1)
+    assert table.kv_failed(1, Refusal.LEASE_EXPIRED, "late") == []
+    assert table.closed(Aborted(7)) == [events.aborted(1)]
+
+
+class TestRecall:
+    def test_before_the_kv_takes_back_every_queued_extend(self) -> None:
+        table = admitted()
+        table.extend(1, 0, [42], False)
+        table.extend(1, 1, [43], True)
+        assert table.recall(1) == [events.recalled(1)]
+        assert table.ready(1, RECEIVED) == [READY, OPENED]
+
+    def test_lets_the_handle_be_extended_again_from_index_0(self) -> None:
+        table = admitted()
+        table.extend(1, 0, [42], True)
+        table.recall(1)
+        assert table.extend(1, 0, [42, 43], True) == []
+        assert table.ready(1, RECEIVED)[-1] == ExtendSeq(7, 0, (42, 43), True)
+
+    def test_once_the_kv_is_whole_says_nothing(self) -> None:
+        table = admitted()
+        table.extend(1, 0, [42], True)
+        table.ready(1, RECEIVED)
+        assert table.recall(1) == []
+
+    def test_of_a_handle_that_has_ended_or_is_ending_says_nothing(self) -> None:
+        table = opened()
+        table.abort(1)
+        assert table.recall(1) == []
+        table.closed(Aborted(7))
+        assert table.recall(1) == []
+
+    def test_is_nothing_for_a_relay(self) -> None:
+        assert error_of(admitted(RELAY).recall(1))[0] == decode_pb2.HANDLE_ERROR_CODE_BAD_COMMAND
+
+
+class TestRetained:
+    OUTPUT = Retained(7, (1, 2, 3, 4), 0, (b"made",))
+    KEPT = KeepOutput(REQUEST, "salt", (1, 2, 3, 4), 0, (b"made",))
+
+    def test_output_is_kept_under_the_requests_salt(self) -> None:
+        assert opened().retained(self.OUTPUT) == [self.KEPT]
+
+    def test_an_abort_that_keeps_lets_the_engine_give_out_what_it_has(self) -> None:
+        table = opened()
+        assert table.abort(1, keep=True) == [StopSeq(7)]
+        assert table.decoding(7) is None
+        assert table.retained(self.OUTPUT) == [self.KEPT]
+        assert table.closed(Stopped(7, 3)) == [ReleaseKv(REQUEST), events.aborted(1)]
+
+    def test_an_answer_that_was_complete_before_its_abort_was_read_is_kept_as_well(self) -> None:
+        table = opened()
+        table.abort(1)
+        assert table.retained(self.OUTPUT) == [self.KEPT]
+
+    def test_output_of_a_handle_that_is_gone_is_dropped(self) -> None:
+        table = opened()
+        table.closed(Failed(7, EngineFault("broke")))
+        assert table.retained(self.OUTPUT) == []
+
+    def test_an_abort_that_keeps_is_any_abort_before_the_kv(self) -> None:
+        assert admitted().abort(1, keep=True) == [CancelKv(REQUEST), events.aborted(1)]
+
+    def test_an_abort_that_keeps_is_any_abort_on_a_relay(self) -> None:
+        assert opened(RELAY).abort(1, keep=True) == [AbortSeq(7)]
+
+
 class TestAbort:
     def test_before_the_kv_cancels_the_transfer(self) -> None:
         assert admitted().abort(1) == [CancelKv(REQUEST), events.aborted(1)]
@@ -181,7 +262,7 @@ class TestStop:
 class TestRefusals:
     def test_an_unknown_handle_is_an_error(self) -> None:
         table = HandleTable(MAIN)
-        for actions in (table.extend(9, 0, [1], False), table.throttle(9, 1.0), table.stop(9), table.abort(9)):
+        for actions in (table.extend(9, 0, [1], False), table.recall(9), table.throttle(9, 1.0), table.stop(9), table.abort(9)):
             assert error_of(actions)[0] == decode_pb2.HANDLE_ERROR_CODE_UNKNOWN_HANDLE
 
     def test_a_live_handle_used_again_ends(self) -> None:

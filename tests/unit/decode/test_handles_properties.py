@@ -6,10 +6,21 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from pdd.decode.actions import AbortSeq, Action, AdmitKv, CancelKv, ExtendSeq, OpenSeq, ReleaseKv, StopSeq, ThrottleSeq
+from pdd.decode.actions import (
+    AbortSeq,
+    Action,
+    AdmitKv,
+    CancelKv,
+    ExtendSeq,
+    KeepOutput,
+    OpenSeq,
+    ReleaseKv,
+    StopSeq,
+    ThrottleSeq,
+)
 from pdd.decode.commands import Rules
 from pdd.decode.handles import HandleTable
-from pdd.engine.base import Aborted, EngineFault, Extended, Failed, Finished, FinishReason, Stopped
+from pdd.engine.base import Aborted, EngineFault, Extended, Failed, Finished, FinishReason, Retained, Stopped
 from pdd.identity import RequestId
 from pdd.request_proto import RequestSpec
 from pdd.sampling import SamplingParams
@@ -21,7 +32,7 @@ MAX_TOKENS = 12
 
 
 class HandleTableMachine(RuleBasedStateMachine):
-    role = Rules("main", takes_handoff=True, decodes_on_commit=False, context_tokens=64)
+    role = Rules("main", takes_handoff=True, decodes_on_commit=False, retains_output=True, context_tokens=64)
 
     def __init__(self) -> None:
         super().__init__()
@@ -34,6 +45,7 @@ class HandleTableMachine(RuleBasedStateMachine):
         self.verdicts: dict[int, Aborted | Stopped] = {}  # told to end, not yet answered
         self.lives: dict[int, list[str]] = {}  # what each handle was told, since its last good Admit
         self.ended: set[int] = set()
+        self.kept: list[RequestId] = []  # whose output was kept
 
     # what the table asks for
 
@@ -47,6 +59,8 @@ class HandleTableMachine(RuleBasedStateMachine):
                     del self.expected[request]
                 case ReleaseKv(request):
                     self.payloads.remove(request)
+                case KeepOutput(request):
+                    self.kept.append(request)
                 case OpenSeq(seq):
                     assert seq not in self.open
                     self.open[seq] = []
@@ -88,8 +102,17 @@ class HandleTableMachine(RuleBasedStateMachine):
         self.carry_out(self.table.stop(handle))
 
     @rule(handle=HANDLES)
-    def abort(self, handle: int) -> None:
-        self.carry_out(self.table.abort(handle))
+    def recall(self, handle: int) -> None:
+        actions = self.table.recall(handle)
+        if handle in self.expected.values() and self.role.takes_handoff:
+            (answer,) = actions
+            assert isinstance(answer, decode_pb2.OpeningEvent)
+            assert answer.HasField("recalled")
+        self.carry_out(actions)
+
+    @rule(handle=HANDLES, keep=st.booleans())
+    def abort(self, handle: int, keep: bool) -> None:
+        self.carry_out(self.table.abort(handle, keep=keep))
 
     # the receiver
 
@@ -136,6 +159,9 @@ class HandleTableMachine(RuleBasedStateMachine):
             event = Finished(seq, FinishReason.LENGTH, 1)
         else:
             return
+        if self.role.retains_output and isinstance(event, Stopped | Finished):
+            self.carry_out(self.table.retained(Retained(seq, (1, 2), 0, (b"",))))
+            assert self.kept.pop() == RequestId(1, seq), "it belongs to the sequence's own request"
         del self.open[seq]
         self.decoding.discard(seq)
         self.verdicts.pop(seq, None)
@@ -164,7 +190,7 @@ class HandleTableMachine(RuleBasedStateMachine):
 
 
 class RelayTableMachine(HandleTableMachine):
-    role = Rules("relay", takes_handoff=False, decodes_on_commit=True, context_tokens=64)
+    role = Rules("relay", takes_handoff=False, decodes_on_commit=True, retains_output=False, context_tokens=64)
 
 
 HandleTableMachine.TestCase.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)

@@ -40,15 +40,53 @@ def test_without_a_queue_it_changes_at_most_once_per_dwell(running: list[int]) -
             last_change_s = now_s
 
 
-@given(st.lists(st.tuples(st.integers(0, 10), st.integers(0, 3)), min_size=1, max_size=200))
-def test_even_with_queues_it_returns_to_catch_up_at_most_once_per_dwell(reports: list[tuple[int, int]]) -> None:
+@st.composite
+def noisy_loads(draw: st.DrawFn) -> list[tuple[float, DecoderLoad]]:
+    """Reports of a relay that is driven up and down: demand and KV memory wander, each report is off by some noise."""
+    slots = draw(st.integers(1, 64))
+    now_s, reports = 0.0, []
+    for _ in range(draw(st.integers(1, 12))):  # phases, each with a demand of its own
+        demand, kv_used = draw(st.floats(0.0, 1.5)), draw(st.floats(0.0, 1.0))
+        noise = draw(st.floats(0.0, 0.6))
+        for off in draw(st.lists(st.floats(-1.0, 1.0), min_size=1, max_size=25)):
+            now_s += draw(st.sampled_from([0.001, 0.01, 0.05, 0.3, 1.0]))
+            wanting = max(0, round((demand + noise * off) * slots))
+            reports.append((now_s, DecoderLoad(min(slots, wanting), max(0, wanting - slots), slots, kv_used)))
+    return reports
+
+
+@given(noisy_loads())
+def test_a_noisy_load_returns_a_relay_to_catch_up_at_most_once_a_second(reports: list[tuple[float, DecoderLoad]]) -> None:
     controller, returns_s = ModeController(ModePolicy(dwell_s=1.0)), []
-    for tick, (running, waiting) in enumerate(reports):
-        before, now_s = controller.mode, tick * 0.1
-        after = controller.observe(DecoderLoad(running, waiting, 10, 0.0), now_s)
+    for now_s, load in reports:
+        before, after = controller.mode, controller.observe(load, now_s)
         if before is HandoffMode.ONE_SHOT and after is HandoffMode.CATCH_UP:
             returns_s.append(now_s)
     assert all(later - earlier >= 1.0 for earlier, later in itertools.pairwise(returns_s))
+
+
+@given(noisy_loads())
+def test_a_relay_with_a_queue_never_keeps_catch_up(reports: list[tuple[float, DecoderLoad]]) -> None:
+    controller = ModeController(ModePolicy(dwell_s=1.0))
+    for now_s, load in reports:
+        controller.observe(load, now_s)
+        if load.waiting:
+            assert controller.leaning == Leaning(HandoffMode.ONE_SHOT, firm=True)
+
+
+@pytest.mark.parametrize("queue", [DecoderLoad(10, 1, 10, 0.0), DecoderLoad(2, 1, 10, 0.9)], ids=["for a slot", "for memory"])
+def test_a_queue_ends_catch_up_in_the_report_that_tells_of_it(queue: DecoderLoad) -> None:
+    controller = ModeController(ModePolicy())
+    controller.observe(BUSY, 0.0)
+    assert controller.observe(IDLE, 1.0) is HandoffMode.CATCH_UP
+    assert controller.observe(queue, 1.001) is HandoffMode.ONE_SHOT
+
+
+def test_one_that_waits_for_the_next_step_alone_is_no_queue() -> None:
+    assert (
+        ModeController(ModePolicy()).observe(DecoderLoad(running=1, waiting=1, slots=10, kv_used=0.1), 0.0)
+        is HandoffMode.CATCH_UP
+    )
 
 
 @pytest.mark.parametrize(("load", "firm"), [(IDLE, False), (BUSY, False), (QUEUED, True)])
@@ -87,3 +125,8 @@ def test_a_busy_main_asks_for_small_bites_and_gets_them_unless_the_relay_insists
 def test_policy_refuses_thresholds_that_cross() -> None:
     with pytest.raises(ValueError, match="resume"):
         ModePolicy(shed=0.5, resume=0.6)
+
+
+def test_policy_refuses_to_keep_catch_up_with_a_queue() -> None:
+    with pytest.raises(ValueError, match="queue"):
+        ModePolicy(shed=1.1)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
-from gateway.handoff.actions import Abort, Action, Extend, StopRelay
+from gateway.handoff.actions import Abort, Action, Extend, RecallMain, StopRelay
 from gateway.handoff.events import (
     Closed,
     Extended,
@@ -18,8 +18,10 @@ from gateway.handoff.events import (
     HandoffEvent,
     KvReady,
     NewTokens,
+    Recalled,
     Stopped,
     TransferDone,
+    TransferFailed,
 )
 from pdd.catalog.base import Role
 from pdd.engine.base import FinishReason
@@ -76,8 +78,39 @@ class Peer:
 
 @dataclass
 class Prefill(Peer):
-    decoders: list[Decoder] = field(default_factory=list)
+    """Its jobs as whoever keeps to the words in `gateway.handoff.actions` hands them on: one voice for all of them."""
+
+    jobs: list[list[Decoder]] = field(default_factory=list)  # the targets of each
     sampled: bool = False
+    down: bool = False  # can't take a job any more
+
+    @property
+    def decoders(self) -> list[Decoder]:
+        return [decoder for job in self.jobs for decoder in job]
+
+    def start(self, decoder: Decoder) -> None:
+        """Take one more job. That the others have closed is not the last word then, unless it was heard."""
+        self.jobs.insert(0, [decoder])
+        self.closed = False
+        self.events = deque(event for event in self.events if not isinstance(event, Closed))
+
+    def lose(self, event: HandoffEvent) -> None:
+        super().lose(event)
+        self.down = True
+        if len(self.jobs) > 1:
+            self.events.append(event)  # once for each handle
+
+    def fail(self, failed: HandoffEvent, job: int) -> None:
+        """One job breaks; before index 0 that is all there is."""
+        if self.sampled and len(self.jobs) > 1:
+            for decoder in self.jobs[job % len(self.jobs)]:
+                if not decoder.whole and not decoder.closed:
+                    decoder.starves = True
+                    self.events.append(TransferFailed(decoder.role, "broke"))
+        else:
+            self.down = True
+            self.close(failed)
+            self.events.append(Closed(self.role))
 
     def progress(self, count: int, extend_s: float) -> None:
         if self.closed:
@@ -85,7 +118,9 @@ class Prefill(Peer):
         if not self.sampled:
             self.sampled = True
             self.events.append(FirstToken(token(0), self.answer.end_at_prefill))
-        elif waiting := [decoder for decoder in self.decoders if not decoder.whole and not decoder.closed]:
+        elif waiting := [
+            decoder for decoder in self.decoders if not decoder.whole and not decoder.closed and not decoder.starves
+        ]:
             decoder = waiting[count % len(waiting)]
             decoder.commit(final=self.answer.end_at_prefill is not None)
             self.events.append(TransferDone(decoder.role, 3, 300, 0.1))
@@ -96,6 +131,7 @@ class Prefill(Peer):
 @dataclass
 class Decoder(Peer):
     whole: bool = False
+    starves: bool = False  # nobody sends it KV any more
     final: bool = False
     next_index: int = 0
     decoding: bool = False
@@ -113,6 +149,9 @@ class Decoder(Peer):
             self._take_extend(command)
         elif isinstance(command, StopRelay):
             self.stopping = True
+        elif isinstance(command, RecallMain) and not self.whole:
+            self.extends.clear()
+            self.events.append(Recalled(self.role))
 
     def _take_extend(self, command: Extend) -> None:
         assert self.role is Role.MAIN

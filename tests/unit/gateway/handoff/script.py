@@ -39,7 +39,7 @@ def extend(first_index: int, end_index: int, *, then_decode: bool) -> Extend:
 
 
 def aborts(why: str, *roles: Role) -> list[Action]:
-    return [Abort(role, why) for role in roles]
+    return [Abort(role, why, keep=why == DONE and role is MD) for role in roles]
 
 
 def run(machine: HandoffMachine, events: Sequence[HandoffEvent], now_s: float = 0.0) -> list[Action]:

@@ -1,58 +1,94 @@
 """Any interleaving of what prefill, relay, main and the client may do: the user sees each index once, and it always ends.
 
-With a playout between machine and user, or without one.
+With a playout between machine and user, or without one. `referee` holds what must be true.
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from gateway.generation import MeshErrorCode, Tokens
-from gateway.handoff.actions import Abort, Action, Emit, Extend, Fail, Finish, StopRelay, ThrottleRelay
+from gateway.handoff.actions import (
+    Abort,
+    Action,
+    Emit,
+    Extend,
+    Fail,
+    Finish,
+    OpenRelay,
+    RecallMain,
+    StartTransfer,
+    StopRelay,
+    ThrottleRelay,
+)
 from gateway.handoff.estimate import HandoffPolicy
 from gateway.handoff.events import (
     ClientGone,
     Closed,
     DeadlinePassed,
     Failed,
-    Finished,
     HandoffEvent,
-    KvReady,
+    KvLate,
+    LongerThanExpected,
     Lost,
     MainLoad,
     ModeChanged,
-    NewTokens,
-    Stopped,
     StopRequested,
     TransferFailed,
+    Unavailable,
 )
 from gateway.handoff.machine import HandoffMachine, Pipeline
 from gateway.handoff.pace import Pace
-from gateway.handoff.slots import full
 from gateway.mode import DecoderLoad, HandoffMode, Leaning
 from gateway.playout import Playout
 from pdd.catalog.base import Role
 from pdd.engine.base import FinishReason
 
-from .peers import Answer, Decoder, Peer, Prefill, token
+from .peers import Answer, Decoder, Peer, Prefill
+from .referee import Referee
 
 # Small figures, so that a handful of tokens is worth a round.
 POLICY = HandoffPolicy(itl_target_s=0.02, max_rounds=3, prior=Pace(relay_interval_s=0.02, extend_s=0.008, round_trip_s=0.02))
 ANY = st.integers(0, 5)  # picks one of those to whom something can happen
+DECODERS = {
+    Pipeline.RELAY: [Role.RELAY, Role.MAIN],
+    Pipeline.DIRECT: [Role.MAIN],
+    Pipeline.SINGULAR: [Role.RELAY],
+}
+
+
+@dataclass(frozen=True)
+class RunUp:
+    turns: int
+    prefilled: int  # turns in which prefill makes progress
+    commands_arrive: bool
+    silent: frozenset[Role]
+
+
+RUN_UP = st.builds(
+    RunUp,
+    st.integers(0, 25),
+    st.integers(0, 4),
+    st.sampled_from([True, True, False]),
+    st.frozensets(st.sampled_from(Role), max_size=1),
+)
 
 
 class Handoff(RuleBasedStateMachine):
     @initialize(
-        pipeline=st.sampled_from([Pipeline.RELAY, Pipeline.RELAY, Pipeline.DIRECT]),
+        pipeline=st.sampled_from([*Pipeline, Pipeline.DIRECT]),
         mode=st.sampled_from(HandoffMode),
         length=st.one_of(st.integers(1, 4), st.integers(30, 100), st.integers(60, 200)),
         reason=st.sampled_from(FinishReason),
         faults=st.booleans(),
-        before=st.integers(0, 25),
-        prefilled=st.integers(0, 4),
-        silent=st.sets(st.sampled_from(Role), max_size=1),
+        before=RUN_UP,
+        wrong=st.sampled_from([True, True, False]),
+        found=st.sampled_from([True, False, None]),
+        after=RUN_UP,
         round_trip_s=st.one_of(st.none(), st.floats(0.0, 0.2)),
     )
     def start(
@@ -62,40 +98,39 @@ class Handoff(RuleBasedStateMachine):
         length: int,
         reason: FinishReason,
         faults: bool,
-        before: int,
-        prefilled: int,
-        silent: set[Role],
+        before: RunUp,
+        wrong: bool,
+        found: bool | None,
+        after: RunUp,
         round_trip_s: float | None,
     ) -> None:
         self.machine = HandoffMachine(pipeline, Leaning(mode), POLICY)
         self.playout = None if round_trip_s is None or pipeline is Pipeline.DIRECT else Playout(round_trip_s, 0.02)
-        self.logged = 0  # tokens that the machine has emitted
         self.answer = Answer(length - 1 if reason is FinishReason.STOP else length, reason)
-        roles = [Role.RELAY, Role.MAIN] if pipeline is Pipeline.RELAY else [Role.MAIN]
-        decoders = [Decoder(role, self.answer) for role in roles]
-        self.prefill = Prefill(Role.PREFILL, self.answer, decoders=decoders)
+        self.referee = Referee(pipeline, self.answer)
+        decoders = [Decoder(role, self.answer) for role in DECODERS[pipeline]]
+        self.prefill = Prefill(Role.PREFILL, self.answer, jobs=[decoders])
         self.peers: list[Peer] = [self.prefill, *decoders]
-        self.heard_whole: set[Role] = set()
-        self.heard_closed: set[Role] = set()
-        self.aborted: list[Role] = []
-        self.shown: list[int] = []
-        self.ends: list[Finish | Fail] = []
-        self.interrupted = False  # by the client or the deadline
-        self.main_load: DecoderLoad | None = None  # as last told
-        self.handing_over = pipeline is Pipeline.DIRECT  # main was given something, or the relay told to stop
-        self.relay_stops = self.handing_over
-        self.troubled = False  # an instance failed or was lost
+        self.joining: Role | None = None  # is looked for, and not found yet
+        self.prefill_closed: Closed | None = None  # held back meanwhile, since one more job may be to come
         self.faults = faults
         self.now_s = 0.0
-        self.run_up(before, prefilled, silent)
+        self.run_up(before)
+        if wrong and not self.machine.over:
+            self.feed(KvLate("late") if pipeline is Pipeline.DIRECT else LongerThanExpected("long"))
+            if self.joining is not None and found is not None:
+                self.decoder_is_looked_for(found)
+            self.run_up(after)
 
-    def run_up(self, turns: int, prefilled: int, silent: set[Role]) -> None:
+    def run_up(self, run_up: RunUp) -> None:
         """Start in the middle of a request: prefill so far, the relay decoding, and nothing heard of one of them."""
-        for turn in range(turns):
+        for turn in range(run_up.turns):
             for peer in self.peers:
-                if peer is not self.prefill or turn < prefilled:
+                if peer.commands and run_up.commands_arrive:
+                    peer.obey()
+                if peer is not self.prefill or turn < run_up.prefilled:
                     peer.progress(2, 0.0)
-                if peer.role not in silent and peer.events:
+                if peer.role not in run_up.silent and peer.events:
                     self.now_s += 0.02
                     self.feed(peer.events.popleft())
 
@@ -120,7 +155,29 @@ class Handoff(RuleBasedStateMachine):
         waiting = [one for one in self.peers if one.events]
         events = waiting[peer % len(waiting)].events
         for _ in range(len(events) if all_of_them else 1):
-            self.feed(events.popleft())
+            if events:  # a job that starts takes back that the others have closed
+                self.feed(events.popleft())
+
+    # Decoders that join
+
+    @rule(event=st.sampled_from([KvLate("late"), LongerThanExpected("long")]))
+    def estimate_proves_wrong(self, event: HandoffEvent) -> None:
+        self.feed(event)
+
+    @precondition(lambda self: self.joining is not None and not self.machine.over)
+    @rule(found=st.sampled_from([True, True, False]))
+    def decoder_is_looked_for(self, found: bool) -> None:
+        role, self.joining = self.joining, None
+        assert role is not None
+        if not found or self.prefill.down:
+            self.feed(Unavailable(role, "all full"))
+            if self.prefill_closed is not None:
+                self.feed(self.prefill_closed)
+            return
+        decoder = Decoder(role, self.answer)
+        self.peers.append(decoder)
+        self.prefill.start(decoder)
+        self.referee.closed.discard(Role.PREFILL)
 
     # Faults: in half of the runs, or the rest would hardly be seen
 
@@ -128,19 +185,19 @@ class Handoff(RuleBasedStateMachine):
     @rule(peer=ANY)
     def stream_is_lost(self, peer: int) -> None:
         lost = self.peers[peer % len(self.peers)]
-        if lost.role not in self.heard_closed:
-            self.troubled = True
+        if lost.role not in self.referee.closed:
             lost.lose(Lost(lost.role, "gone"))
 
     @precondition(lambda self: self.faults)
-    @rule(peer=ANY)
-    def instance_fails(self, peer: int) -> None:
+    @rule(peer=ANY, job=ANY)
+    def instance_fails(self, peer: int, job: int) -> None:
         failed = self.peers[peer % len(self.peers)]
         if not failed.closed:
-            self.troubled = True
-            failed.close(Failed(failed.role, MeshErrorCode.ENGINE_FAILED, "broke"))
-            if failed is self.prefill:
-                failed.events.append(Closed(failed.role))
+            failure = Failed(failed.role, MeshErrorCode.ENGINE_FAILED, "broke")
+            if isinstance(failed, Prefill):
+                failed.fail(failure, job)
+            else:
+                failed.close(failure)
 
     @precondition(lambda self: not self.prefill.closed and self.prefill.sampled)
     @rule(decoder=ANY)
@@ -154,7 +211,6 @@ class Handoff(RuleBasedStateMachine):
     def transfer_is_refused(self, decoder: int) -> None:
         target = self.prefill.decoders[decoder % len(self.prefill.decoders)]
         if not target.whole and not target.closed:
-            self.troubled = True
             self.prefill.events.append(TransferFailed(target.role, "refused"))
             target.close(Failed(target.role, MeshErrorCode.KV_REFUSED, "refused"))
 
@@ -175,94 +231,65 @@ class Handoff(RuleBasedStateMachine):
         due_s = self.playout.next_due_s
         assert due_s is not None
         self.now_s = max(self.now_s, due_s) + late_s
-        self.see(self.playout.due(self.now_s))
+        self.referee.see(self.playout.due(self.now_s))
 
     @precondition(lambda self: self.faults)
     @rule(event=st.sampled_from([StopRequested(), ClientGone(), DeadlinePassed(30.0)]))
     def request_is_interrupted(self, event: HandoffEvent) -> None:
-        self.interrupted = True
         self.feed(event)
 
     # The driver
 
     def feed(self, event: HandoffEvent) -> None:
+        if self.joining is not None and event == Closed(Role.PREFILL):
+            self.prefill_closed = Closed(Role.PREFILL)
+            return
         was_over = self.machine.over
-        if isinstance(event, KvReady | NewTokens):
-            self.heard_whole.add(event.role)
-        if isinstance(event, TransferFailed):
-            self.troubled = self.troubled or event.role not in self.heard_whole
-        if isinstance(event, MainLoad):
-            self.main_load = event.load
+        self.referee.hear(event)
         actions = self.machine.handle(event, self.now_s)
-        if isinstance(event, Stopped | Finished | Lost | Closed) or (
-            isinstance(event, Failed) and event.role is not Role.PREFILL
-        ):
-            self.heard_closed.add(event.role)
         assert not (was_over and actions), "acted after the end"
+        self.referee.judge(actions)
         for action in actions:
-            assert not self.ends, "acted after the end"
             self.perform(action)
         if self.machine.over and not was_over:
-            self.check_end(event)
+            opened = {peer.role for peer in self.peers}
+            self.referee.nothing_is_left_open(event, opened, self.joining)
 
     def perform(self, action: Action) -> None:
-        if isinstance(action, Extend | StopRelay):
-            assert self.handing_over or self.main_load is None or not full(self.main_load), "main has no slot"
-            self.handing_over = True
-            self.relay_stops = self.relay_stops or isinstance(action, StopRelay)
-        if isinstance(action, Fail):
-            assert action.role is not Role.MAIN or self.relay_stops, "the relay could have gone on"
         match action:
             case Emit(first_index=first_index, tokens=tokens, source=source):
-                assert first_index == self.logged
-                self.logged += len(tokens)
                 made = Tokens(first_index, tokens, source.value)
-                self.see([made] if self.playout is None else self.playout.arrive(made, source, self.now_s))
+                self.referee.see([made] if self.playout is None else self.playout.arrive(made, source, self.now_s))
             case Finish() | Fail():
-                self.see([] if self.playout is None else self.playout.flush(self.now_s))
-                assert len(self.shown) == self.logged, "something was kept back at the end"
-                self.ends.append(action)
+                self.referee.see([] if self.playout is None else self.playout.flush(self.now_s))
+                assert len(self.referee.shown) == self.referee.logged, "something was kept back at the end"
+            case OpenRelay() | StartTransfer():
+                self.joining = Role.RELAY if isinstance(action, OpenRelay) else Role.MAIN
             case Abort(role=role):
-                self.aborted.append(role)
-                self.peer(role).commands.append(action)
+                self.send(role, action)
             case StopRelay() | ThrottleRelay():
-                self.peer(Role.RELAY).commands.append(action)
+                self.send(Role.RELAY, action)
                 if isinstance(action, StopRelay) and self.playout is not None:
                     self.playout.switch()
-            case _:
-                self.peer(Role.MAIN).commands.append(action)
+            case Extend() | RecallMain():
+                self.send(Role.MAIN, action)
 
-    def see(self, out: list[Tokens]) -> None:
-        for tokens in out:
-            assert tokens.first_index == len(self.shown)
-            self.shown.extend(tokens.tokens)
-
-    def peer(self, role: Role) -> Peer:
-        return next(peer for peer in self.peers if peer.role is role)
-
-    def check_end(self, last: HandoffEvent) -> None:
-        assert len(self.ends) == (0 if isinstance(last, ClientGone) else 1)
-        assert len(set(self.aborted)) == len(self.aborted), "each handle once"
-        still_open = {peer.role for peer in self.peers} - self.heard_closed
-        assert still_open <= set(self.aborted) <= still_open | {Role.MAIN}, "main may have been given up before"
-        for end in self.ends:
-            if isinstance(end, Fail):
-                assert self.troubled or self.interrupted
-            elif not isinstance(last, StopRequested):
-                assert end.reason is self.answer.reason
-                assert len(self.shown) == self.answer.length
+    def send(self, role: Role, command: Action) -> None:
+        """To nobody where there is no handle in that role."""
+        for peer in self.peers:
+            if peer.role is role:
+                peer.commands.append(command)
 
     @invariant()
     def what_is_shown_is_the_answer(self) -> None:
-        if hasattr(self, "shown"):
-            assert self.shown == [token(index) for index in range(len(self.shown))]
-            assert len(self.shown) <= self.logged <= self.answer.length
+        if hasattr(self, "referee"):
+            self.referee.shows_the_answer()
 
     @invariant()
     def what_is_due_is_not_held(self) -> None:
-        if hasattr(self, "shown") and self.playout is not None:
+        if hasattr(self, "referee") and self.playout is not None:
             held = self.playout.in_hand
-            assert held == self.logged - len(self.shown)
+            assert held == self.referee.logged - len(self.referee.shown)
             # Held tokens are released by a timer, by the next arrival, or by the end, which is sure to come.
             assert not self.playout.done or held == 0
 
@@ -271,8 +298,10 @@ class Handoff(RuleBasedStateMachine):
         if not hasattr(self, "peers"):
             return
         self.feed(MainLoad(DecoderLoad(0, 0, 8, 0.0)))
+        if self.joining is not None and not self.machine.over:
+            self.decoder_is_looked_for(True)
         for _ in range(2 * self.answer.length + 50):
-            for peer in self.peers:
+            for peer in tuple(self.peers):
                 while peer.commands:
                     peer.obey()
                 peer.progress(4, 0.01)
@@ -283,5 +312,5 @@ class Handoff(RuleBasedStateMachine):
         assert all(peer.closed for peer in self.peers)
 
 
-Handoff.TestCase.settings = settings(max_examples=250, stateful_step_count=60, deadline=None)
+Handoff.TestCase.settings = settings(max_examples=500, stateful_step_count=60, deadline=None)
 TestHandoff = Handoff.TestCase
