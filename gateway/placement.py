@@ -11,22 +11,9 @@ from dataclasses import dataclass
 
 from gateway.generation import MeshError, MeshErrorCode
 from gateway.handoff.machine import Pipeline
+from gateway.routing.snapshot import Candidate as Candidate
 from pdd.catalog.base import Registration, Role
 from pdd.kv.layout import differences
-
-
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """An instance with a stream to it."""
-
-    registration: Registration
-    load: float  # (running + waiting) / slots, as the instance last said
-    in_flight: int  # requests that this gateway has there
-
-    @property
-    def pressure(self) -> float:
-        """Load as reported, and what was sent there since, which no report covers yet; both as a share of the slots."""
-        return self.load + self.in_flight / self.registration.slots
 
 
 @dataclass(frozen=True, slots=True)

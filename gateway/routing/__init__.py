@@ -1,0 +1,1 @@
+"""Which pipeline and which instances serve a request. Pure: data in, data out; start reading at `router`."""

@@ -1,0 +1,143 @@
+"""How fast the lines between the sites carry KV, and how much is ahead on them.
+
+`LinkBook` is fed by `gateway.mesh` with what prefills report and what routing has promised, and read for every snapshot. Pure:
+times are monotonic seconds of one clock. A line is a pair of sites; everyone who sends over it shares it, so its goodput is the
+sum of what its transfers reach at one time, and its backlog the sum of what they have left. Transfers so short that they lie
+between two reports may have been one after the other, and are not added up.
+
+Reports come at least every 250 ms while something moves. A report without goodput says nothing for a second, as the first
+acknowledgement takes a round trip; a transfer that stands still for longer counts as 0. So a line that falls to a tenth, or dies,
+is seen within 2 s. A line on which nothing moves keeps its goodput for a minute, and is then believed to be as configured.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field
+
+from gateway.routing.snapshot import Line, Link
+
+_SMOOTHING_S = 0.3  # after which a report outweighs all before it
+_TOGETHER_S = 0.5  # reports that are no further apart are of one time
+_STANDING_S = 1.0  # without an acknowledgement, after which a transfer is known to stand still
+_MEMORY_S = 60.0  # for which an idle line's goodput is believed
+_TRIP_WEIGHT = 0.25  # of the newest round trip in the moving average
+_LEAST_BYTES_S = 1.0  # of a line that stands still: an estimate must be a number
+
+
+@dataclass(slots=True)
+class _Flow:
+    """What one prefill sends to one main."""
+
+    backlog_bytes: int = 0
+    reported_bytes_s: float = 0.0
+    reported_s: float = -math.inf
+    goodput_bytes_s: float = 0.0  # smoothed
+    measured_s: float = -math.inf
+    moving: bool = False  # at the last report, or up to it
+    standing_since_s: float | None = None
+
+    def report(self, backlog_bytes: int, goodput_bytes_s: float, now_s: float) -> bool:
+        """Returns whether the goodput is news: one that is repeated while nothing moves is not."""
+        self.moving = self.backlog_bytes > 0 or backlog_bytes > 0
+        moved = self.moving or goodput_bytes_s != self.reported_bytes_s
+        self.backlog_bytes, self.reported_bytes_s, self.reported_s = backlog_bytes, goodput_bytes_s, now_s
+        if goodput_bytes_s > 0 or not backlog_bytes:
+            self.standing_since_s = None
+            news = moved and goodput_bytes_s > 0
+        else:
+            self.standing_since_s = now_s if self.standing_since_s is None else self.standing_since_s
+            news = now_s - self.standing_since_s >= _STANDING_S
+        if news:
+            weight = 1.0 - math.exp((self.measured_s - now_s) / _SMOOTHING_S)
+            self.goodput_bytes_s += weight * (goodput_bytes_s - self.goodput_bytes_s)
+            self.measured_s = now_s
+        return news
+
+    def left_bytes(self, now_s: float) -> float:
+        """The backlog, less what has moved since it was last heard of."""
+        silent_s = max(0.0, now_s - self.reported_s - _TOGETHER_S)
+        return max(0.0, self.backlog_bytes - self.goodput_bytes_s * silent_s)
+
+
+@dataclass(slots=True)
+class _LineState:
+    flows: dict[tuple[str, str], _Flow] = field(default_factory=dict)  # by prefill and main
+    promised_bytes: int = 0
+    goodput_bytes_s: float = 0.0
+    measured_s: float = -math.inf
+    round_trip_s: float | None = None
+
+    def measure(self, newest: _Flow, now_s: float) -> None:
+        moving = (flow for flow in self.flows.values() if flow.moving and now_s - flow.measured_s <= _TOGETHER_S)
+        self.goodput_bytes_s = max(newest.goodput_bytes_s, sum(flow.goodput_bytes_s for flow in moving))
+        self.measured_s = now_s
+
+    def forget(self, instance_id: str) -> None:
+        gone = [ends for ends in self.flows if instance_id in ends]
+        flows = [self.flows.pop(ends) for ends in gone]
+        if any(flow.standing_since_s is not None for flow in flows):
+            self.measured_s = -math.inf  # it was the instance that stood still, and may not have been the line
+
+
+class LinkBook:
+    def __init__(self, prior: Link) -> None:
+        """`prior` is what is believed of a line until it has been measured."""
+        self.prior = prior
+        self._lines: dict[Line, _LineState] = {}
+        self._promises: dict[Hashable, tuple[Line, int]] = {}
+
+    def report(self, line: Line, prefill: str, main: str, backlog_bytes: int, goodput_bytes_s: float, now_s: float) -> None:
+        """A prefill has told of its transfers to a main (LinkLoad); instances by id."""
+        state = self._state(line)
+        flow = state.flows.setdefault((prefill, main), _Flow())
+        if flow.report(backlog_bytes, goodput_bytes_s, now_s):
+            state.measure(flow, now_s)
+
+    def transferred(self, line: Line, sent_bytes: int, took_s: float, now_s: float) -> None:
+        """A transfer is done. Counts only on a line without reports: it tells of the past, and of a share of the line."""
+        state = self._state(line)
+        if now_s - state.measured_s > _STANDING_S and took_s > 2 * self._round_trip_s(state):  # else it was mostly the round trip
+            state.goodput_bytes_s, state.measured_s = sent_bytes / took_s, now_s
+
+    def round_trip(self, line: Line, took_s: float) -> None:
+        state = self._state(line)
+        before_s = took_s if state.round_trip_s is None else state.round_trip_s
+        state.round_trip_s = before_s + _TRIP_WEIGHT * (took_s - before_s)
+
+    def promise(self, request: Hashable, line: Line, missing_bytes: int) -> None:
+        """A request was given a plan that will send so much: no report tells of it before its target has accepted it."""
+        self.settle(request)
+        self._promises[request] = (line, missing_bytes)
+        self._state(line).promised_bytes += missing_bytes
+
+    def settle(self, request: Hashable) -> None:
+        """The target has said what it wants, which reports tell of from then on; or the request is over. May be repeated."""
+        line, missing_bytes = self._promises.pop(request, (None, 0))
+        if line is not None:
+            self._lines[line].promised_bytes -= missing_bytes
+
+    def forget(self, instance_id: str) -> None:
+        """An instance is gone: nothing of it moves any more."""
+        for state in self._lines.values():
+            state.forget(instance_id)
+
+    def link(self, line: Line, now_s: float) -> Link:
+        state = self._lines.get(line)
+        if state is None:
+            return self.prior
+        backlog_bytes = state.promised_bytes + round(sum(flow.left_bytes(now_s) for flow in state.flows.values()))
+        measured = now_s - state.measured_s <= _MEMORY_S
+        goodput_bytes_s = max(state.goodput_bytes_s, _LEAST_BYTES_S) if measured else self.prior.goodput_bytes_s
+        return Link(goodput_bytes_s, backlog_bytes, self._round_trip_s(state))
+
+    def links(self, now_s: float) -> Mapping[Line, Link]:
+        """Every line that anything is known of."""
+        return {line: self.link(line, now_s) for line in self._lines}
+
+    def _state(self, line: Line) -> _LineState:
+        return self._lines.setdefault(line, _LineState())
+
+    def _round_trip_s(self, state: _LineState) -> float:
+        return self.prior.round_trip_s if state.round_trip_s is None else state.round_trip_s
