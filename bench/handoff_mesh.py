@@ -9,7 +9,7 @@ from random import Random
 
 from bench.handoff_setting import Sample, Setting
 from gateway.generation import End, GenerationSpec, Generator, Tokens
-from gateway.mesh.settings import HandoffChoice, MeshSettings
+from gateway.mesh.settings import HandoffChoice, MeshSettings, PipelineChoice
 from pdd.catalog.base import Role
 from pdd.engine.sim.model import SimConfig
 from pdd.sampling import SamplingParams
@@ -155,4 +155,4 @@ def _request(prompt_tokens: int, max_tokens: int, seed: int, *, streaming: bool 
 
 def _mesh_spec(setting: Setting, choice: HandoffChoice, seed: int) -> MeshSpec:
     model = SimConfig(hardware=setting.hardware, model=setting.model)
-    return MeshSpec(trio(model), setting.link, MeshSettings(handoff=choice), seed)
+    return MeshSpec(trio(model), setting.link, MeshSettings(pipeline=PipelineChoice.RELAY, handoff=choice), seed)

@@ -25,6 +25,7 @@ from gateway.openai.api import Api
 from gateway.openai.server import build_app, serve_http
 from gateway.prompting import Prompting
 from pdd.catalog.redis import RedisRegistry
+from pdd.catalog.redis_prefixes import RedisPrefixCatalog
 from pdd.identity import Instance, new_incarnation
 from pdd.model.card import ModelCard
 from pdd.model.load import load_card
@@ -47,7 +48,8 @@ async def serve_gateway(settings: GatewaySettings, mesh_settings: MeshSettings, 
     ProcessCollector(registry=metrics)
     async with (
         RedisRegistry(settings.redis_url) as registry,
-        Mesh(mesh_settings, registry, card, gateway=gateway, observer=MeshMetrics(metrics)) as mesh,
+        RedisPrefixCatalog(settings.redis_url) as catalog,
+        Mesh(mesh_settings, registry, catalog, card, gateway=gateway, observer=MeshMetrics(metrics)) as mesh,
     ):
         prompting = Prompting(card, lambda: _context_tokens(card, mesh), random_bits)
         answers = Answers(mesh, Vocabulary(card.tokenizer), GatewayMetrics(metrics))

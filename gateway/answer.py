@@ -61,6 +61,11 @@ class Answer:
         return self._end is not None
 
     @property
+    def plan(self) -> str:
+        """How the mesh serves it, and why."""
+        return self._generation.plan
+
+    @property
     def end(self) -> TextEnd:
         """How the answer ended, and the text that was kept back until then."""
         if self._end is None:

@@ -22,6 +22,7 @@ class GenerationSpec:
     sampling: SamplingParams
     label: str  # the client's x-request-id, for logs only
     streaming: bool = True  # someone watches the tokens come; False where only the whole answer counts
+    expected_tokens: int | None = None  # how long the client thinks that the answer will be, where it says so
 
 
 class Tokens(NamedTuple):
@@ -47,7 +48,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    pipeline: str  # "relay" or "direct"
+    pipeline: str  # "relay", "direct" or "singular", as planned
     handoff: str = ""  # "one_shot", "catch_up" or "" where there was none
     spans: tuple[Span, ...] = ()
     switch_gap_s: float = 0.0
@@ -57,6 +58,7 @@ class Timeline:
     user_gap_s: float = 0.0
     scored_tokens: int = 0
     agreed_tokens: int = 0
+    main_cached_tokens: int = 0  # of the prompt: main's own word, or the catalog's where main was not asked
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +97,11 @@ class MeshError(Exception):
 class Generation(Protocol):
     """One running request: iterate it to its End, or leave the context early to cancel it."""
 
+    @property
+    def plan(self) -> str:
+        """How the mesh serves it, and why: the value of the response header x-pdd-plan."""
+        ...
+
     def __aiter__(self) -> AsyncIterator[Tokens | End]:
         """Yields Tokens in index order and exactly one End, last. Raises MeshError."""
         ...
@@ -122,4 +129,8 @@ class Generator(Protocol):
 
     def missing_roles(self) -> tuple[str, ...]:
         """Roles without a healthy instance that keep the gateway from serving; empty where it is ready."""
+        ...
+
+    def degraded(self) -> tuple[str, ...]:
+        """What the mesh does without while it serves; empty where nothing is amiss."""
         ...

@@ -9,13 +9,15 @@ from __future__ import annotations
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from gateway.generation import MeshErrorCode, Timeline, Usage
-from gateway.placement import Placement
+from gateway.routing.plan import Plan
 from gateway.tally import CounterTally, HistogramTally
+from pdd.catalog.base import Role
 
 # Decode steps take 1..100 ms, a stall at a handoff up to seconds.
 _GAP_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.3, 0.5, 1.0, 2.5, 5.0, 10.0)
 _LONG_BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0)
 _TOKEN_BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
+_HIT_BUCKETS = (0.05, 0.25, 0.5, 0.75, 0.9, 0.95, 1.0)
 _ROUND_BUCKETS = (0, 1, 2, 3, 4, 6, 8, 12, 16)
 
 
@@ -42,6 +44,7 @@ class GatewayMetrics:
         )
         self._prompt = Counter("pdd_prompt_tokens", "Prompt tokens of generations that ended", registry=registry)
         self._cached = Counter("pdd_cached_prompt_tokens", "Those that prefill took from cache", registry=registry)
+        self._main_cached = Counter("pdd_main_cached_prompt_tokens", "Those that main had cached", registry=registry)
         self._wan = Counter("pdd_wan_kv_bytes", "Bytes of KV that crossed to a main", registry=registry)
         self._errors = Counter("pdd_mesh_errors", "Generations that the mesh could not finish", ["code"], registry=registry)
 
@@ -61,6 +64,7 @@ class GatewayMetrics:
         self._generations.labels(timeline.pipeline, timeline.handoff or "none").inc()
         self._prompt.inc(usage.prompt_tokens)
         self._cached.inc(usage.cached_tokens)
+        self._main_cached.inc(timeline.main_cached_tokens)
         self._wan.inc(timeline.wan_kv_bytes)
 
     def generation_failed(self, code: MeshErrorCode) -> None:
@@ -71,6 +75,13 @@ class MeshMetrics:
     """A MeshObserver."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
+        self._plans = Counter(
+            "pdd_plans", "Requests by pipeline and why it was chosen", ["pipeline", "reason"], registry=registry
+        )
+        self._hit = _histogram(
+            registry, "pdd_main_prefix_hit_ratio", "Share of a prompt that main holds, as the catalog says", _HIT_BUCKETS
+        )
+        self._joined = Counter("pdd_decoders_joined", "Decoders taken in when a plan proved wrong", ["role"], registry=registry)
         self._placed = Counter("pdd_placements", "Requests given to an instance", ["role", "instance"], registry=registry)
         self._gap = _histogram(registry, "pdd_handoff_gap_seconds", "The relay's last token to main's first", _GAP_BUCKETS_S)
         self._user_gap = _histogram(
@@ -86,9 +97,14 @@ class MeshMetrics:
         self._unanswered = Counter("pdd_aborts_unanswered", "Aborts not answered in time", ["instance"], registry=registry)
         self._connected = Gauge("pdd_instance_connected", "1 while the stream to it is up", ["instance"], registry=registry)
 
-    def placed(self, placement: Placement) -> None:
-        for role, registration in placement.instances().items():
+    def planned(self, plan: Plan, prompt_tokens: int) -> None:
+        self._plans.labels(plan.pipeline.value, plan.reason_code.value).inc()
+        self._hit.observe(plan.main_hit_tokens / prompt_tokens)
+        for role, registration in plan.instances().items():
             self._placed.labels(role.value, registration.instance.id).inc()
+
+    def joined(self, role: Role) -> None:
+        self._joined.labels(role.value).inc()
 
     def handoff_done(self, timeline: Timeline) -> None:
         self._gap.observe(timeline.switch_gap_s)

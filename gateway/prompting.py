@@ -130,10 +130,13 @@ class Prompting:
                 raise InvalidRequest(f"{field}[{place}]", f"{token} is no token: ids lie in [0, {self._vocabulary_size})")
         return prompt
 
-    def ask(self, prompt: tuple[int, ...], options: Options, label: str, *, streaming: bool) -> Ask:
+    def ask(
+        self, prompt: tuple[int, ...], options: Options, label: str, *, streaming: bool, expected_tokens: int | None = None
+    ) -> Ask:
         """Join a prompt that this object made with the client's options. Raises InvalidRequest."""
         _check_stops(options.stop)
-        return Ask(GenerationSpec(prompt, self._sampling(len(prompt), options), label, streaming), options.stop)
+        spec = GenerationSpec(prompt, self._sampling(len(prompt), options), label, streaming, expected_tokens)
+        return Ask(spec, options.stop)
 
     def _check_characters(self, count: int, field: str) -> None:
         limit = self._context_tokens()

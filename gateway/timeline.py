@@ -28,9 +28,12 @@ class _Run:
 
 @dataclass(slots=True)
 class TimelineRecorder:
-    pipeline: str  # "relay" or "direct"
+    pipeline: str  # as planned
     instances: Mapping[Role, str]  # instance ids
     arrived_s: float  # the request's arrival, on the clock of all other times
+    prompt_blocks: int = 0  # full ones
+    block_tokens: int = 16
+    main_cached_tokens: int = 0  # as the catalog says, until main has said
     _spans: list[Span] = field(default_factory=list)
     _runs: dict[Role, _Run] = field(default_factory=dict)
     _extends: deque[tuple[float, int]] = field(default_factory=deque)  # (sent at, ids) of each without an Extended
@@ -48,6 +51,7 @@ class TimelineRecorder:
                 self._add("prefill", Role.PREFILL, now_s - compute_s, now_s, tokens=tokens)
             case Wanted(role=Role.MAIN, missing_bytes=missing_bytes):
                 self._main_missing_bytes = missing_bytes
+                self.main_cached_tokens = (self.prompt_blocks - event.missing_blocks) * self.block_tokens
             case TransferDone(role=role, bytes=sent_bytes, duration_s=duration_s):
                 self._add(f"transfer.{role.value}", role, now_s - duration_s, now_s, bytes_moved=sent_bytes)
                 if role is Role.MAIN:
@@ -92,6 +96,7 @@ class TimelineRecorder:
             eager_tokens=self._shown - (main.tokens if main else 0),
             main_computed_tokens=self._main_computed_tokens,
             wan_kv_bytes=self._wan_kv_bytes(),
+            main_cached_tokens=self.main_cached_tokens,
             user_gap_s=user_gap_s if user_gap_s is not None and gap_s else gap_s,
             scored_tokens=self._scored_tokens,
             agreed_tokens=self._agreed_tokens,

@@ -19,9 +19,10 @@ from random import Random
 from gateway.mesh.mesh import Mesh
 from gateway.mesh.observer import MeshObserver
 from gateway.mesh.settings import MeshSettings
+from gateway.routing.settings import RoutePolicy
 from pdd.catalog.base import Role
-from pdd.catalog.heartbeat import heartbeat
 from pdd.catalog.memory import MemoryRegistry
+from pdd.catalog.memory_prefixes import MemoryPrefixCatalog
 from pdd.engine.base import Engine
 from pdd.engine.batch import BatchEngine
 from pdd.engine.compute import InlineCompute
@@ -29,6 +30,7 @@ from pdd.engine.schedule import StepLimits
 from pdd.engine.sim.model import SimConfig, SimModel
 from pdd.engine.sim.vocabulary import sim_card
 from pdd.identity import Instance, new_incarnation
+from services.announced import announced
 from services.instances import Served, main_instance, prefill_instance, relay_instance
 from virtual.network import Host, Network
 from wan.link import LinkSettings
@@ -45,6 +47,7 @@ class InstanceSpec:
     model: SimConfig = field(default_factory=SimConfig)
     limits: StepLimits = field(default_factory=StepLimits)
     kv_budget_bytes: int = 1 << 32  # in bytes that blocks declare, not in bytes they take here
+    prefix_cache_bytes: int = 0  # of the budget; a relay keeps none whatever is said
 
 
 def trio(model: SimConfig, limits: StepLimits | None = None) -> tuple[InstanceSpec, ...]:
@@ -58,6 +61,7 @@ class MeshSpec:
     link: LinkSettings = field(default_factory=lambda: LinkSettings(rtt_ms=40.0))
     settings: MeshSettings = field(default_factory=MeshSettings)
     seed: int = 0
+    policy: RoutePolicy | None = None  # in place of what `settings` say of routing
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +76,7 @@ class VirtualMesh:
 
     @property
     def holds_nothing(self) -> bool:
-        """Every engine is idle and every store empty."""
+        """Every engine is idle, and every store empty but for what is cached."""
         return all(_is_empty(served) for served in self.instances.values())
 
 
@@ -83,14 +87,17 @@ async def running_mesh(spec: MeshSpec, observer: MeshObserver | None = None) -> 
     network = Network(seed=spec.seed)
     network.configure(SITES[Role.PREFILL], SITES[Role.MAIN], spec.link)
     registry = MemoryRegistry(asyncio.get_running_loop().time)
+    catalog = MemoryPrefixCatalog(registry)
     host = network.host("gateway", GATEWAY_SITE)
     gateway = Mesh(
         spec.settings,
         registry,
+        catalog,
         sim_card(max(one.model.context_tokens for one in spec.instances)),
         gateway=Instance("gateway", new_incarnation(random_bits)),
         observer=observer,
         dial=host.open_token_channel,
+        policy=spec.policy,
     )
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(registry)
@@ -101,7 +108,7 @@ async def running_mesh(spec: MeshSpec, observer: MeshObserver | None = None) -> 
             numbers[one.role] += 1
             instance = Instance(name, new_incarnation(random_bits))
             machine = network.host(name, SITES[one.role])
-            instances[name] = await stack.enter_async_context(_serving(one, instance, machine, registry))
+            instances[name] = await stack.enter_async_context(_serving(one, instance, machine, registry, catalog))
         await stack.enter_async_context(gateway)
         while gateway.connected() < len(instances):  # noqa: ASYNC110  # a poll costs nothing in virtual time
             await asyncio.sleep(spec.settings.instance_poll_s)
@@ -109,7 +116,9 @@ async def running_mesh(spec: MeshSpec, observer: MeshObserver | None = None) -> 
 
 
 @asynccontextmanager
-async def _serving(spec: InstanceSpec, instance: Instance, host: Host, registry: MemoryRegistry) -> AsyncIterator[Served]:
+async def _serving(
+    spec: InstanceSpec, instance: Instance, host: Host, registry: MemoryRegistry, catalog: MemoryPrefixCatalog
+) -> AsyncIterator[Served]:
     server = host.new_server()
     async with (
         BatchEngine(SimModel(spec.model), spec.limits, InlineCompute()) as engine,
@@ -119,7 +128,7 @@ async def _serving(spec: InstanceSpec, instance: Instance, host: Host, registry:
         port = server.add_insecure_port(f"{host.name}:0")
         await server.start()
         try:
-            async with heartbeat(registry, lambda: served.registration(host.site, f"{host.name}:{port}")):
+            async with announced(registry, catalog, served, lambda: served.registration(host.site, f"{host.name}:{port}")):
                 yield served
                 served.close()
         finally:
@@ -129,13 +138,15 @@ async def _serving(spec: InstanceSpec, instance: Instance, host: Host, registry:
 def _instance(spec: InstanceSpec, instance: Instance, engine: Engine, host: Host) -> AbstractAsyncContextManager[Served]:
     match spec.role:
         case Role.PREFILL:
-            return prefill_instance(instance, engine, spec.kv_budget_bytes, host.open_channel)
+            return prefill_instance(
+                instance, engine, spec.kv_budget_bytes, host.open_channel, cache_bytes=spec.prefix_cache_bytes
+            )
         case Role.RELAY:
             return relay_instance(instance, engine, spec.kv_budget_bytes)
         case Role.MAIN:
-            return main_instance(instance, engine, spec.kv_budget_bytes)
+            return main_instance(instance, engine, spec.kv_budget_bytes, spec.prefix_cache_bytes)
 
 
 def _is_empty(served: Served) -> bool:
     load = served.engine.load()
-    return (load.running, load.waiting, load.kv_used, served.store.used_bytes, served.store.leases) == (0, 0, 0, 0, 0)
+    return (load.running, load.waiting, load.kv_used, served.store.leased_bytes, served.store.leases) == (0, 0, 0, 0, 0)

@@ -5,7 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from gateway.generation import MeshErrorCode
-from gateway.handoff.events import Closed, Extended, Failed, Finished, HandoffEvent, KvReady, NewTokens, Stopped, Wanted
+from gateway.handoff.events import (
+    Closed,
+    Extended,
+    Failed,
+    Finished,
+    HandoffEvent,
+    KvReady,
+    NewTokens,
+    Recalled,
+    Stopped,
+    Wanted,
+)
 from gateway.mode import DecoderLoad
 from pdd.catalog.base import Role
 from pdd.engine.base import FinishReason
@@ -90,6 +101,8 @@ def _opening_event(opening: decode_pb2.OpeningEvent, role: Role) -> HandoffEvent
             return KvReady(role)
         case "extended":
             return _extended(opening.extended, role)
+        case "recalled":
+            return Recalled(role)
         case other:
             raise ValueError(f"opening event {other!r} of handle {opening.handle} is not known")
 

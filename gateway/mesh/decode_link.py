@@ -38,6 +38,7 @@ class DecodeLink(Link[decode_pb2.DecodeCommand, decode_pb2.DecodeFrame]):
         self._gate = FrameGate()
         self._timer: asyncio.TimerHandle | None = None  # there while the gate holds something
         self._on_load = on_load
+        self.decoder_load: DecoderLoad | None = None  # as last told
 
     def admit(self, handle: int, request: RequestId, spec: GenerationSpec) -> None:
         """Expect the request's KV; a relay decodes from the commit, a main waits for `extend`."""
@@ -62,6 +63,10 @@ class DecodeLink(Link[decode_pb2.DecodeCommand, decode_pb2.DecodeFrame]):
         )
         self._send(decode_pb2.DecodeCommand(extend=message))
 
+    def recall(self, handle: int) -> None:
+        """Take back the extends that a main has not begun with."""
+        self._send(decode_pb2.DecodeCommand(recall=decode_pb2.Recall(handle=handle)))
+
     def throttle(self, handle: int, min_interval_s: float) -> None:
         message = decode_pb2.Throttle(handle=handle, min_interval_us=round(min_interval_s * 1e6))
         self._send(decode_pb2.DecodeCommand(throttle=message))
@@ -77,9 +82,9 @@ class DecodeLink(Link[decode_pb2.DecodeCommand, decode_pb2.DecodeFrame]):
         """The decoder has the request in its load by now, or no slot is wanted any more."""
         self._slots.leave(handle)
 
-    def abort(self, handle: int, reason: str) -> None:
+    def abort(self, handle: int, reason: str, *, keep: bool = False) -> None:
         self._slots.leave(handle)
-        super().abort(handle, reason)
+        super().abort(handle, reason, keep=keep)
 
     async def _read_all(self, call: grpc.aio.StreamStreamCall[decode_pb2.DecodeCommand, decode_pb2.DecodeFrame]) -> None:
         try:
@@ -126,8 +131,8 @@ class DecodeLink(Link[decode_pb2.DecodeCommand, decode_pb2.DecodeFrame]):
     def _detach(self) -> decode_pb2.DecodeCommand:
         return decode_pb2.DecodeCommand(detach=decode_pb2.Detach())
 
-    def _abort(self, handle: int, reason: str) -> decode_pb2.DecodeCommand:
-        return decode_pb2.DecodeCommand(abort=decode_pb2.Abort(handle=handle, reason=reason))
+    def _abort(self, handle: int, reason: str, keep: bool) -> decode_pb2.DecodeCommand:
+        return decode_pb2.DecodeCommand(abort=decode_pb2.Abort(handle=handle, reason=reason, keep=keep))
 
     def _events(self, frame: decode_pb2.DecodeFrame) -> Mapping[int, Sequence[HandoffEvent]]:
         return decode_events(frame, self.registration.role)
@@ -135,7 +140,7 @@ class DecodeLink(Link[decode_pb2.DecodeCommand, decode_pb2.DecodeFrame]):
     def _load_of(self, frame: decode_pb2.DecodeFrame) -> float | None:
         if not frame.HasField("load"):
             return None
-        load = decoder_load(frame.load)
+        load = self.decoder_load = decoder_load(frame.load)
         self._slots.report(load)
         self._on_load(load)
         return (load.running + load.waiting) / load.slots

@@ -15,8 +15,7 @@ from gateway.mesh.peer import Peer
 from gateway.mesh.prefill_link import PrefillLink
 from gateway.mesh.wiring import Wiring
 from gateway.mode import Leaning
-from gateway.placement import Candidate
-from pdd.catalog.base import Registration, Registry, RegistryUnavailable
+from pdd.catalog.base import Registration, Registry, RegistryUnavailable, Role
 from pdd.identity import Instance
 from pdd.model.card import ModelCard
 from pdd.telemetry import get_logger
@@ -51,16 +50,21 @@ class InstanceView:
     def close(self) -> None:
         self._closing.set()
 
-    def candidates(self) -> list[Candidate]:
-        """Everyone who can be given a request now."""
+    def ready(self) -> list[Peer]:
+        """Everyone who can be given a request now; each has its link."""
         now_s = asyncio.get_running_loop().time()
-        return [
-            Candidate(peer.registration, peer.link.load(now_s), peer.link.in_flight)
-            for peer in self._peers.values()
-            if peer.link is not None and peer.link.up and not self._gone(peer, now_s)
-        ]
+        return [peer for peer in self._peers.values() if peer.link is not None and peer.link.up and not self._gone(peer, now_s)]
 
-    # The next three are asked for instances that `candidates` has just named, without a wait in between.
+    def registrations(self) -> list[Registration]:
+        """Of everyone who can be given a request now."""
+        return [peer.registration for peer in self.ready()]
+
+    def main_site(self, instance_id: str) -> str | None:
+        """Where a main is; None for what is not known as a main."""
+        peer = self._peers.get(instance_id)
+        return peer.registration.site if peer is not None and peer.registration.role is Role.MAIN else None
+
+    # The next three are asked for instances that `ready` has just named, without a wait in between.
 
     def prefill_link(self, instance: Instance) -> PrefillLink:
         link = self._peers[instance.id].link

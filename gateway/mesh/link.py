@@ -56,6 +56,7 @@ class Link(ABC, Generic[CommandT, FrameT]):
         self._why_given_up = ""
         self._detaching = False
         self.greeting_s: float | None = None  # the round trip of both sides' Hello
+        self.sites_told: set[str] = set()  # for whose lines the round trip was noted
         self._load = 0.0
         self._load_at_s = float("-inf")
 
@@ -71,7 +72,7 @@ class Link(ABC, Generic[CommandT, FrameT]):
     def _detach(self) -> CommandT: ...
 
     @abstractmethod
-    def _abort(self, handle: int, reason: str) -> CommandT: ...
+    def _abort(self, handle: int, reason: str, keep: bool) -> CommandT: ...
 
     @abstractmethod
     def _events(self, frame: FrameT) -> Mapping[int, Sequence[HandoffEvent]]:
@@ -101,10 +102,13 @@ class Link(ABC, Generic[CommandT, FrameT]):
         """A handle for one request. `targets` are the instances, by id, that its events may name."""
         return self._handles.open(sink, targets)
 
-    def abort(self, handle: int, reason: str) -> None:
-        """Have the instance drop a request; nothing of it reaches the sink any more. Does nothing where the handle is closed."""
+    def abort(self, handle: int, reason: str, *, keep: bool = False) -> None:
+        """Have the instance drop a request; nothing of it reaches the sink any more. Does nothing where the handle is closed.
+
+        `keep`: a main may keep what it has of it in its prefix cache.
+        """
         if self._handles.start_closing(handle):
-            self._send(self._abort(handle, reason))
+            self._send(self._abort(handle, reason, keep))
 
     def broadcast(self, event: HandoffEvent) -> None:
         """Tell every open request of this instance."""

@@ -1,14 +1,15 @@
 """The mesh as the public APIs see it: a `Generator` whose requests run on P, RLD and MD.
 
-Made by `gateway.__main__`. An async context manager that owns the streams to all instances. Places each request, starts it, and
-sees that leaving it releases everything; what happens in between is `request` and the handoff machine.
+Made by `gateway.__main__`. An async context manager that owns the streams to all instances and follows the prefix catalog. Has
+each request planned, starts it, and sees that leaving it releases everything; what happens in between is `request` and the
+handoff machine.
 """
 
 from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Self
@@ -17,18 +18,26 @@ from gateway.generation import GenerationSpec
 from gateway.handoff.agreement import sampled
 from gateway.handoff.machine import HandoffMachine
 from gateway.handoff.pace import Pace, PaceBook
+from gateway.mesh.course import Course
 from gateway.mesh.instances import InstanceView
 from gateway.mesh.observer import MeshObserver, Unobserved
+from gateway.mesh.planner import Books, Planner
 from gateway.mesh.request import Links, RunningRequest
 from gateway.mesh.settings import MeshSettings
 from gateway.mesh.wiring import Wiring
 from gateway.mode import HandoffMode, Leaning
-from gateway.placement import Placement, decoder_roles, place
 from gateway.playout import Playout
-from pdd.catalog.base import Registry, Role
+from gateway.routing.goodput import LinkBook
+from gateway.routing.plan import Plan
+from gateway.routing.routes import needed_roles
+from gateway.routing.settings import RoutePolicy
+from pdd.catalog.base import Registration, Registry
+from pdd.catalog.follower import CatalogFollower
+from pdd.catalog.prefixes import PrefixCatalog
 from pdd.identity import Instance, RequestId
 from pdd.model.card import ModelCard
 from pdd.rpc.channel import OpenChannel, open_token_channel
+from pdd.v1 import prefill_pb2
 
 
 class Mesh:
@@ -36,17 +45,33 @@ class Mesh:
         self,
         settings: MeshSettings,
         registry: Registry,
+        catalog: PrefixCatalog,
         card: ModelCard,
         *,
         gateway: Instance,
         observer: MeshObserver | None = None,
         dial: OpenChannel = open_token_channel,
+        policy: RoutePolicy | None = None,
     ) -> None:
-        """`gateway` is this process; its incarnation must be drawn anew at every start, since request identities rest on it."""
+        """`gateway` is this process; its incarnation must be drawn anew at every start, since request identities rest on it.
+
+        `policy` overrides what `settings` say of routing.
+        """
         self._settings = settings
+        self._policy = policy or settings.route_policy()
         self._gateway = gateway
         self._observer = observer or Unobserved()
-        self._view = InstanceView(registry, card, Wiring(gateway, settings, self._observer, dial))
+        wiring = Wiring(gateway, settings, self._observer, dial, self._on_links, self._on_relay_load)
+        self._view = InstanceView(registry, card, wiring)
+        self._follower = CatalogFollower(catalog, self._view.registrations)
+        self._planner = Planner(
+            self._view,
+            self._follower.index,
+            self._policy,
+            Books(LinkBook(settings.line_prior())),
+            salt=settings.tenant_salt,
+            queue_bound=settings.waiting_requests,
+        )
         self._counter = itertools.count(1)
         self._paces = PaceBook(Pace())
         self._tasks = asyncio.TaskGroup()
@@ -54,62 +79,84 @@ class Mesh:
     async def __aenter__(self) -> Self:
         await self._tasks.__aenter__()
         self._tasks.create_task(self._view.run(), name="instance view")
+        self._following = self._tasks.create_task(self._follower.run(), name="catalog follower")
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._following.cancel()
         self._view.close()
         await self._tasks.__aexit__(kind, error, trace)
 
     @asynccontextmanager
     async def generate(self, spec: GenerationSpec) -> AsyncIterator[RunningRequest]:
-        """Start a request. Raises MeshError NO_INSTANCE where a role has nobody to serve it."""
-        tokens = len(spec.prompt) + spec.sampling.max_tokens
-        placement = place(self._view.candidates(), self._settings.pipeline, tokens)
-        self._observer.placed(placement)
-        request = self._request(next(self._counter), spec, placement)
+        """Start a request. Raises MeshError NO_INSTANCE where a role has nobody to serve it, OVERLOADED where all are full."""
+        number = next(self._counter)
+        planned = await self._planner.plan(RequestId(self._gateway.incarnation, number), spec)
+        course = Course(self._planner, planned)
+        plan = planned.plan
+        self._observer.planned(plan, len(spec.prompt))
+        request = self._request(planned.request, spec, course)
         try:
             request.start()
             yield request
         finally:
             request.leave()
-            if placement.relay is not None:
-                self._paces.learn(placement.relay.instance.id, placement.main.instance.id, request.measured)
+            if plan.relay is not None and plan.main is not None:
+                self._paces.learn(plan.relay.instance.id, plan.main.instance.id, request.measured)
 
     def missing_roles(self) -> tuple[str, ...]:
-        """Roles that the configured pipeline needs and no connected instance fills."""
-        present = {candidate.registration.role for candidate in self._view.candidates()}
-        needed = (Role.PREFILL, *decoder_roles(self._settings.pipeline))
-        return tuple(role.value for role in needed if role not in present)
+        """Roles that requests need and no connected instance fills."""
+        present = {registration.role for registration in self._view.registrations()}
+        return tuple(role.value for role in needed_roles(self._policy.pipeline) if role not in present)
+
+    def degraded(self) -> tuple[str, ...]:
+        """What is not as it should be, while requests are served all the same."""
+        reason = self._follower.reason
+        return () if reason is None else (f"prefix catalog: {reason}; prefix hits may be missed",)
 
     def connected(self) -> int:
         """Instances that can be given a request now."""
-        return len(self._view.candidates())
+        return len(self._view.ready())
 
     def context_tokens(self) -> int | None:
         """The longest request, prompt and output together, that can be placed now; None while a role is missing."""
-        registrations = [candidate.registration for candidate in self._view.candidates()]
-        needed = (Role.PREFILL, *decoder_roles(self._settings.pipeline))
+        registrations = self._view.registrations()
+        needed = needed_roles(self._policy.pipeline)
         longest = (max((one.context_tokens for one in registrations if one.role is role), default=None) for role in needed)
         present = [tokens for tokens in longest if tokens is not None]
         return min(present) if len(present) == len(needed) else None
 
-    def _request(self, number: int, spec: GenerationSpec, placement: Placement) -> RunningRequest:
-        links = self._links(placement)
-        leaning, pace, playout = Leaning(HandoffMode.ONE_SHOT), Pace(), None  # never looked at where there is no relay
-        if placement.relay is not None:
-            relay, main = placement.relay.instance, placement.main.instance
-            leaning = self._view.leaning(relay)
-            pace = self._paces.pace(relay.id, main.id, links.decoders[Role.MAIN].greeting_s)
-            if spec.streaming:
-                playout = Playout(pace.round_trip_s, pace.relay_interval_s)
-        score = sampled(number, self._settings.agreement_sample)
-        machine = HandoffMachine(self._settings.pipeline, leaning, self._settings.policy(pace), score=score)
-        request = RequestId(self._gateway.incarnation, number)
-        return RunningRequest(request, spec, placement, links, machine, playout, self._settings, self._observer)
+    def _request(self, request: RequestId, spec: GenerationSpec, course: Course) -> RunningRequest:
+        plan = course.plan
+        leaning, pace = self._pace(plan)
+        playout = Playout(pace.round_trip_s, pace.relay_interval_s) if _hides_switch(plan, spec) else None
+        score = sampled(request.counter, self._settings.agreement_sample)
+        machine = HandoffMachine(plan.pipeline, leaning, self._settings.policy(pace), score=score)
+        links = Links(self._view.prefill_link, self._view.decode_link, self._view.leaning)
+        return RunningRequest(request, spec, course, links, machine, playout, self._settings, self._observer)
 
-    def _links(self, placement: Placement) -> Links:
-        decoders = {role: one for role, one in placement.instances().items() if role is not Role.PREFILL}
-        return Links(
-            self._view.prefill_link(placement.prefill.instance),
-            {role: self._view.decode_link(one.instance) for role, one in decoders.items()},
-        )
+    def _pace(self, plan: Plan) -> tuple[Leaning, Pace]:
+        if plan.relay is None:
+            return Leaning(HandoffMode.ONE_SHOT), Pace()  # never looked at, unless a relay joins
+        relay, main = plan.relay.instance, plan.main
+        leaning = self._view.leaning(relay)
+        if main is None:
+            return leaning, Pace()
+        greeting_s = self._view.decode_link(main.instance).greeting_s
+        return leaning, self._paces.pace(relay.id, main.instance.id, greeting_s)
+
+    def _on_links(self, prefill: Registration, loads: Sequence[prefill_pb2.LinkLoad]) -> None:
+        now_s = asyncio.get_running_loop().time()
+        for load in loads:
+            site = self._view.main_site(load.target)
+            if site is not None:
+                line = (prefill.site, site)
+                links = self._planner.books.links
+                links.report(line, prefill.instance.id, load.target, load.backlog_bytes, load.goodput_bytes_s, now_s)
+
+    def _on_relay_load(self) -> None:
+        self._planner.relay_changed()
+
+
+def _hides_switch(plan: Plan, spec: GenerationSpec) -> bool:
+    return spec.streaming and plan.relay is not None and plan.main is not None

@@ -5,12 +5,16 @@ from __future__ import annotations
 from typing import Protocol
 
 from gateway.generation import Timeline
-from gateway.placement import Placement
+from gateway.routing.plan import Plan
+from pdd.catalog.base import Role
 
 
 class MeshObserver(Protocol):
-    def placed(self, placement: Placement) -> None:
-        """A request got its instances."""
+    def planned(self, plan: Plan, prompt_tokens: int) -> None:
+        """A request got its pipeline and its instances."""
+
+    def joined(self, role: Role) -> None:
+        """A plan has proved wrong: a relay or a main was taken in while the request ran."""
 
     def handoff_done(self, timeline: Timeline) -> None:
         """A request in which main took over from a relay has its answer."""
@@ -31,7 +35,10 @@ class MeshObserver(Protocol):
 class Unobserved:
     """Measures nothing."""
 
-    def placed(self, placement: Placement) -> None:
+    def planned(self, plan: Plan, prompt_tokens: int) -> None:
+        pass
+
+    def joined(self, role: Role) -> None:
         pass
 
     def handoff_done(self, timeline: Timeline) -> None:

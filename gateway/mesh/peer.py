@@ -103,7 +103,11 @@ class Peer:
             self._observer.link_changed(self.registration.instance.id, connected=False)
 
     def _on_load(self, load: DecoderLoad) -> None:
-        if self.registration.role is not Role.RELAY or self._settings.handoff is not HandoffChoice.AUTO:
+        if self.registration.role is not Role.RELAY:
+            return
+        if self._wiring.on_relay_load is not None:
+            self._wiring.on_relay_load()
+        if self._settings.handoff is not HandoffChoice.AUTO:
             return
         before = self._controller.leaning
         self._controller.observe(load, asyncio.get_running_loop().time())

@@ -23,7 +23,8 @@ from pdd.v1 import identity_pb2, prefill_pb2, prefill_pb2_grpc
 class PrefillLink(Link[prefill_pb2.PrefillCommand, prefill_pb2.PrefillFrame]):
     def __init__(self, registration: Registration, wiring: Wiring) -> None:
         super().__init__(registration, wiring)
-        self._queued_tokens = 0  # prompt tokens to be computed, as prefill last said
+        self.queued_tokens = 0  # prompt tokens to be computed, as prefill last said
+        self._on_links = wiring.on_links
 
     def start(self, handle: int, request: RequestId, spec: GenerationSpec, targets: Sequence[Registration]) -> None:
         """Compute the prompt and send its KV to the targets, each of which has been sent its admission."""
@@ -49,7 +50,7 @@ class PrefillLink(Link[prefill_pb2.PrefillCommand, prefill_pb2.PrefillFrame]):
     def _detach(self) -> prefill_pb2.PrefillCommand:
         return prefill_pb2.PrefillCommand(detach=prefill_pb2.DetachPrefill())
 
-    def _abort(self, handle: int, reason: str) -> prefill_pb2.PrefillCommand:
+    def _abort(self, handle: int, reason: str, keep: bool) -> prefill_pb2.PrefillCommand:
         return prefill_pb2.PrefillCommand(abort=prefill_pb2.AbortPrefill(handle=handle, reason=reason))
 
     def _events(self, frame: prefill_pb2.PrefillFrame) -> Mapping[int, Sequence[HandoffEvent]]:
@@ -58,8 +59,10 @@ class PrefillLink(Link[prefill_pb2.PrefillCommand, prefill_pb2.PrefillFrame]):
     def _load_of(self, frame: prefill_pb2.PrefillFrame) -> float | None:
         if not frame.HasField("load"):
             return None
+        if frame.load.links and self._on_links is not None:
+            self._on_links(self.registration, frame.load.links)
         # Each chunk leaves less to do. More to do shows only that somebody has asked, not that anything is computed.
-        before, self._queued_tokens = self._queued_tokens, frame.load.queued_tokens
-        if self._queued_tokens < before:
+        before, self.queued_tokens = self.queued_tokens, frame.load.queued_tokens
+        if self.queued_tokens < before:
             self.broadcast(PrefillProgress())
         return (frame.load.running + frame.load.waiting) / self.registration.slots

@@ -8,13 +8,25 @@ unread is bounded. Owns the handles of the request and the time limit on silence
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Self
 
 from gateway.generation import End, GenerationSpec, MeshError, MeshErrorCode, Timeline, Tokens
 from gateway.handoff import agreement
-from gateway.handoff.actions import Abort, Action, Emit, Extend, Fail, Finish, StopRelay, ThrottleRelay
+from gateway.handoff.actions import (
+    Abort,
+    Action,
+    Emit,
+    Extend,
+    Fail,
+    Finish,
+    OpenRelay,
+    RecallMain,
+    StartTransfer,
+    StopRelay,
+    ThrottleRelay,
+)
 from gateway.handoff.events import (
     ClientGone,
     Closed,
@@ -25,25 +37,29 @@ from gateway.handoff.events import (
     HandoffEvent,
     KvReady,
     MainLoad,
+    ModeChanged,
     NewTokens,
     PrefillProgress,
     StopRequested,
+    Unavailable,
 )
 from gateway.handoff.machine import HandoffMachine
 from gateway.handoff.pace import Measured
 from gateway.handoff.phase import Phase
+from gateway.mesh.course import Course
 from gateway.mesh.decode_link import DecodeLink
 from gateway.mesh.observer import MeshObserver
 from gateway.mesh.player import Player
+from gateway.mesh.prefill_jobs import PrefillJobs
 from gateway.mesh.prefill_link import PrefillLink
 from gateway.mesh.settings import MeshSettings
 from gateway.mesh.unread import Unread
-from gateway.placement import Placement
+from gateway.mode import Leaning
 from gateway.playout import Playout
 from gateway.timeline import TimelineRecorder
-from pdd.catalog.base import Role
+from pdd.catalog.base import Registration, Role
 from pdd.engine.base import FinishReason
-from pdd.identity import RequestId
+from pdd.identity import Instance, RequestId
 from pdd.telemetry import get_logger
 
 log = get_logger(__name__)
@@ -51,13 +67,11 @@ log = get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Links:
-    """The streams to the instances that a request was placed on."""
+    """Where the streams to instances are found."""
 
-    prefill: PrefillLink
-    decoders: Mapping[Role, DecodeLink]
-
-    def of(self, role: Role) -> PrefillLink | DecodeLink:
-        return self.prefill if role is Role.PREFILL else self.decoders[role]
+    prefill: Callable[[Instance], PrefillLink]
+    decoder: Callable[[Instance], DecodeLink]
+    leaning: Callable[[Instance], Leaning]  # a relay's
 
 
 class RunningRequest:
@@ -67,7 +81,7 @@ class RunningRequest:
         self,
         request: RequestId,
         spec: GenerationSpec,
-        placement: Placement,
+        course: Course,
         links: Links,
         machine: HandoffMachine,
         playout: Playout | None,
@@ -77,16 +91,26 @@ class RunningRequest:
         self._loop = asyncio.get_running_loop()
         self._request = request
         self._spec = spec
-        self._ids = {role: registration.instance.id for role, registration in placement.instances().items()}
-        self._placement = placement
+        self._course = course
+        self._registrations: dict[Role, Registration] = {}  # of those who take part, or did
+        self._ids: dict[Role, str] = {}
         self._links = links
+        self._decoders: dict[Role, tuple[DecodeLink, int]] = {}  # with the handle
+        self._prefill = PrefillJobs(links.prefill(course.plan.prefill.instance), request, spec, self.deliver)
         self._machine = machine
         self._settings = settings
         self._observer = observer
-        self._recorder = TimelineRecorder(settings.pipeline.value, self._ids, self._loop.time())
+        block_tokens = course.plan.prefill.layout.block_tokens
+        self._recorder = TimelineRecorder(
+            course.plan.pipeline.value,
+            self._ids,
+            self._loop.time(),
+            len(spec.prompt) // block_tokens,
+            block_tokens,
+            course.plan.main_hit_tokens,
+        )
         self._unread = Unread(settings.unread_tokens)
         self._player = Player(playout, self._hand_on)
-        self._handles: dict[Role, int] = {}
         self._cached_tokens = 0
         self._reason: FinishReason | None = None
         self._error: BaseException | None = None
@@ -99,13 +123,14 @@ class RunningRequest:
 
     def start(self) -> None:
         """Send the admissions and the prefill at once: an offer that overtakes its admission is parked."""
-        for role, link in self._links.decoders.items():
-            self._handles[role] = link.open(self.deliver)
-            link.admit(self._handles[role], self._request, self._spec)
-        targets = [registration for role, registration in self._placement.instances().items() if role is not Role.PREFILL]
-        roles = {registration.instance.id: registration.role for registration in targets}
-        self._handles[Role.PREFILL] = self._links.prefill.open(self.deliver, roles)
-        self._links.prefill.start(self._handles[Role.PREFILL], self._request, self._spec, targets)
+        plan = self._course.plan
+        self._take_in(plan.prefill)
+        targets = [registration for registration in (plan.relay, plan.main) if registration is not None]
+        for target in targets:
+            self._take_in(target)
+            self._admit(target)
+        self._prefill.start(targets)
+        self._course.begin(lambda event: self._feed((event,)), lambda: self._machine.log.next_index)
         self._silence = self._loop.call_later(self._settings.stall_deadline_s, self._check_silence)
         log.debug("request started", request=str(self._request), label=self._spec.label, **self._ids_by_name())
 
@@ -115,6 +140,7 @@ class RunningRequest:
         self._player.close()
         if self._silence is not None:
             self._silence.cancel()
+        self._course.end(self._machine.log.next_index if self._reason is not None else None)
 
     @property
     def measured(self) -> Measured:
@@ -130,6 +156,10 @@ class RunningRequest:
         self._feed(events)
 
     # For the API
+
+    @property
+    def plan(self) -> str:
+        return self._course.plan.header()
 
     def __aiter__(self) -> Self:
         return self
@@ -181,30 +211,40 @@ class RunningRequest:
             self._unread.let_go()
 
     def _act_on(self, event: HandoffEvent, now_s: float) -> None:
+        after: HandoffEvent | None = None
         for action in self._machine.handle(event, now_s):
             self._recorder.note_action(action, now_s)
-            self._perform(action, now_s)
+            if isinstance(action, OpenRelay | StartTransfer):
+                after = self._join(Role.RELAY if isinstance(action, OpenRelay) else Role.MAIN, action.reason)
+            else:
+                self._perform(action, now_s)
+        if after is not None:
+            self._act_on(after, now_s)
 
     def _note(self, event: HandoffEvent, now_s: float) -> None:
         match event:
             case FirstToken(cached_tokens=cached_tokens):
                 self._cached_tokens = cached_tokens
             case KvReady(role=Role.MAIN) if not self._machine.over:
-                load = self._links.decoders[Role.MAIN].ask_slot(self._handles[Role.MAIN])
+                link, handle = self._decoders[Role.MAIN]
+                load = link.ask_slot(handle)
                 if load is not None:
                     self._act_on(MainLoad(load), now_s)
             case Extended(scored_tokens=scored, agreed_tokens=agreed):
-                self._links.decoders[Role.MAIN].leave_slot(self._handles[Role.MAIN])
+                self._leave_slot()
                 if scored:
                     self._note_agreement(scored, agreed)
             case Failed(role=Role.MAIN) | Closed(role=Role.MAIN):
-                self._links.decoders[Role.MAIN].leave_slot(self._handles[Role.MAIN])
+                self._leave_slot()
         if not self._machine.over:
+            wrong = self._course.note(event, now_s)
+            if wrong is not None:
+                self._act_on(wrong, now_s)
             self._recorder.note_event(event, now_s)
 
     def _note_agreement(self, scored: int, agreed: int) -> None:
         self._observer.tokens_scored(scored, agreed)
-        if agreed < scored and agreement.expected(self._placement.instances().values()):
+        if agreed < scored and agreement.expected(self._registrations.values()):
             text = "main would have chosen other tokens than a relay of the same engine"
             log.warning(text, request=str(self._request), scored=scored, agreed=agreed, **self._ids_by_name())
 
@@ -213,14 +253,20 @@ class RunningRequest:
             case Emit(first_index, tokens, source, logprobs):
                 self._player.play(Tokens(first_index, tokens, self._ids[source], logprobs), source, now_s)
             case Extend():
-                self._links.decoders[Role.MAIN].extend(self._handles[Role.MAIN], action)
+                link, handle = self._decoders[Role.MAIN]
+                link.extend(handle, action)
+            case RecallMain():
+                link, handle = self._decoders[Role.MAIN]
+                link.recall(handle)
             case ThrottleRelay(min_interval_s):
-                self._links.decoders[Role.RELAY].throttle(self._handles[Role.RELAY], min_interval_s)
+                link, handle = self._decoders[Role.RELAY]
+                link.throttle(handle, min_interval_s)
             case StopRelay():
-                self._links.decoders[Role.RELAY].stop(self._handles[Role.RELAY])
+                link, handle = self._decoders[Role.RELAY]
+                link.stop(handle)
                 self._player.switch()
-            case Abort(role, reason):
-                self._links.of(role).abort(self._handles[role], reason)
+            case Abort(role, reason, keep):
+                self._abort(role, reason, keep)
             case Finish(reason):
                 self._player.flush(now_s)
                 self._reason = reason
@@ -230,6 +276,40 @@ class RunningRequest:
             case Fail():
                 self._player.flush(now_s)
                 self._fail(self._mesh_error(action))
+
+    def _join(self, role: Role, why: str) -> HandoffEvent | None:
+        """Take in a decoder that was not planned, and have prefill send it the KV; returns what the machine is to hear of it."""
+        found = self._course.recruit(role)
+        if found is None:
+            return Unavailable(role, f"no {role.value} can take the request")
+        log.info("decoder joins", request=str(self._request), role=role.value, instance=found.instance.id, why=why)
+        self._observer.joined(role)
+        self._take_in(found)
+        self._admit(found)
+        self._prefill.start([found])
+        return ModeChanged(self._links.leaning(found.instance)) if role is Role.RELAY else None
+
+    def _take_in(self, registration: Registration) -> None:
+        self._registrations[registration.role] = registration
+        self._ids[registration.role] = registration.instance.id
+
+    def _admit(self, decoder: Registration) -> None:
+        link = self._links.decoder(decoder.instance)
+        handle = link.open(self.deliver)
+        link.admit(handle, self._request, self._spec)
+        self._decoders[decoder.role] = link, handle
+
+    def _abort(self, role: Role, reason: str, keep: bool) -> None:
+        if role is Role.PREFILL:
+            self._prefill.abort(reason)
+        elif role in self._decoders:  # not where it joined, and nobody was found
+            link, handle = self._decoders[role]
+            link.abort(handle, reason, keep=keep)
+
+    def _leave_slot(self) -> None:
+        if Role.MAIN in self._decoders:
+            link, handle = self._decoders[Role.MAIN]
+            link.leave_slot(handle)
 
     def _hand_on(self, played: Sequence[Tokens]) -> None:
         for tokens in played:
@@ -252,8 +332,8 @@ class RunningRequest:
         self._unread.wake()
 
     def _break(self, error: Exception) -> None:
-        for role, handle in self._handles.items():
-            self._links.of(role).abort(handle, "the gateway failed")
+        for role in self._registrations:
+            self._abort(role, "the gateway failed", keep=False)
         self._player.close()
         self._fail(error)
 

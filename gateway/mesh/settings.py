@@ -10,6 +10,18 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from gateway.handoff.estimate import HandoffPolicy
 from gateway.handoff.machine import Pipeline
 from gateway.handoff.pace import Pace
+from gateway.routing.settings import RoutePolicy
+from gateway.routing.snapshot import Link
+
+
+class PipelineChoice(enum.Enum):
+    AUTO = "auto"  # each request's own, by its prefix hits and the line
+    RELAY = "relay"
+    DIRECT = "direct"
+
+    @property
+    def forced(self) -> Pipeline | None:
+        return None if self is PipelineChoice.AUTO else Pipeline(self.value)
 
 
 class HandoffChoice(enum.Enum):
@@ -23,7 +35,11 @@ class MeshSettings(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix="PDD_")
 
-    pipeline: Pipeline = Pipeline.RELAY
+    pipeline: PipelineChoice = PipelineChoice.AUTO
+    stall_budget_ms: float = Field(default=200.0, gt=0)  # from the first token to the second, above which a relay is used
+    ttft_budget_s: float = Field(default=10.0, gt=0)  # within which a request may wait for a relay's slot
+    waiting_requests: int = Field(default=256, ge=1)  # that may wait for a relay at a time
+    wan_mbit: float = Field(default=1000.0, gt=0)  # goodput of a line between sites that has not been measured yet
     handoff: HandoffChoice = HandoffChoice.AUTO
     itl_target_ms: float = Field(default=50.0, gt=0)  # between tokens; a handoff's stall and throttle are measured by it
     max_rounds: int = Field(default=8, ge=1)  # Catch-Up rounds of one handoff
@@ -41,6 +57,17 @@ class MeshSettings(BaseSettings):
     closing_timeout_s: float = Field(default=10.0, gt=0)  # for the answer to an abort
     outbox_commands: int = Field(default=4096, ge=16)  # that may wait for one instance's stream
     unread_tokens: int = Field(default=4096, ge=1)  # that may wait for one client
+
+    def route_policy(self) -> RoutePolicy:
+        return RoutePolicy(
+            pipeline=self.pipeline.forced,
+            stall_budget_s=self.stall_budget_ms / 1000,
+            ttft_budget_s=self.ttft_budget_s,
+            step_s=self.itl_target_ms / 1000,
+        )
+
+    def line_prior(self) -> Link:
+        return Link(self.wan_mbit * 125_000)
 
     def policy(self, prior: Pace) -> HandoffPolicy:
         return HandoffPolicy(itl_target_s=self.itl_target_ms / 1000, max_rounds=self.max_rounds, prior=prior)

@@ -14,10 +14,13 @@ from aiohttp import web
 
 from gateway.answer import Answers
 from gateway.openai.errors import BodyTimeout
-from gateway.prompting import Prompting
+from gateway.prompting import InvalidRequest, Prompting
 
 REQUEST_ID_HEADER = "x-request-id"
+PLAN_HEADER = "x-pdd-plan"  # of an answer: how the mesh served it, and why
+EXPECTED_HEADER = "x-pdd-expected-tokens"  # of a request: how long its answer is likely to be
 
+_EXPECTED_DIGITS = 9
 _LABEL = re.compile(r"[\x21-\x7e]{1,128}")
 
 # Keys of what the middleware and a handler tell each other about one request.
@@ -49,3 +52,13 @@ def label_of(request: web.Request, new_id: Callable[[], str]) -> str:
     """The client's x-request-id where it is fit to be logged and sent back, else a new one."""
     given = request.headers.get(REQUEST_ID_HEADER, "")
     return given if _LABEL.fullmatch(given) else new_id()
+
+
+def expected_tokens(request: web.Request) -> int | None:
+    """The client's own guess at the length of its answer, by which a pipeline is chosen. Raises InvalidRequest."""
+    given = request.headers.get(EXPECTED_HEADER)
+    if given is None:
+        return None
+    if not (given.isascii() and given.isdigit() and len(given) <= _EXPECTED_DIGITS and int(given)):
+        raise InvalidRequest(EXPECTED_HEADER, "must be a whole number of tokens, at least 1")
+    return int(given)

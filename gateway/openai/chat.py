@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from aiohttp import web
 
 from gateway.detokenizer import Vocabulary
-from gateway.openai.api import LABEL, Api, read_body
+from gateway.openai.api import LABEL, Api, expected_tokens, read_body
 from gateway.openai.errors import fields_named
 from gateway.openai.respond import respond
 from gateway.openai.schema import ChatRequest, parse
@@ -29,7 +29,9 @@ class ChatCompletions:
         api.prompting.check_model(body.model)
         with fields_named(body.renamed):
             prompt = api.prompting.chat([message.plain() for message in body.messages])
-            ask = api.prompting.ask(prompt, body.options(), request[LABEL], streaming=bool(body.stream))
+            ask = api.prompting.ask(
+                prompt, body.options(), request[LABEL], streaming=bool(body.stream), expected_tokens=expected_tokens(request)
+            )
         head = AnswerHead(f"chatcmpl-{api.new_id()}", int(api.unix_time_s()), body.model)
         shape = ChatShape(head, api.answers.vocabulary, logprobs=bool(body.logprobs), include_usage=body.include_usage)
         return await respond(request, api, ask, shape, bool(body.stream))

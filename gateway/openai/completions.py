@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from aiohttp import web
 
 from gateway.detokenizer import Vocabulary
-from gateway.openai.api import LABEL, Api, read_body
+from gateway.openai.api import LABEL, Api, expected_tokens, read_body
 from gateway.openai.errors import fields_named
 from gateway.openai.respond import respond
 from gateway.openai.schema import CompletionRequest, parse
@@ -29,7 +29,9 @@ class Completions:
         api.prompting.check_model(body.model)
         with fields_named(body.renamed):
             prompt = api.prompting.text(body.prompt) if isinstance(body.prompt, str) else api.prompting.ids(body.prompt)
-            ask = api.prompting.ask(prompt, body.options(), request[LABEL], streaming=bool(body.stream))
+            ask = api.prompting.ask(
+                prompt, body.options(), request[LABEL], streaming=bool(body.stream), expected_tokens=expected_tokens(request)
+            )
         head = AnswerHead(f"cmpl-{api.new_id()}", int(api.unix_time_s()), body.model)
         logprobs = body.logprobs is not None
         shape = CompletionShape(head, api.answers.vocabulary, logprobs=logprobs, include_usage=body.include_usage)

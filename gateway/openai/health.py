@@ -23,7 +23,8 @@ class Health:
         missing = self._api.answers.generator.missing_roles()
         if missing:
             return _status(503, {"status": "not ready", "missing": list(missing)})
-        return _status(200, {"status": "ready"})
+        degraded = self._api.answers.generator.degraded()
+        return _status(200, {"status": "ready"} | ({"degraded": list(degraded)} if degraded else {}))
 
     async def metrics(self, _request: web.Request) -> web.Response:
         page = generate_latest(self._api.answers.metrics.registry)

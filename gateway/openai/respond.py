@@ -12,7 +12,7 @@ from typing import Protocol
 from aiohttp import web
 
 from gateway.generation import MeshError
-from gateway.openai.api import ARRIVED_S, LABEL, OUTCOME, Api
+from gateway.openai.api import ARRIVED_S, LABEL, OUTCOME, PLAN_HEADER, Api
 from gateway.openai.errors import ClientLeft, reply_for
 from gateway.openai.outlet import Chunks, Outlet
 from gateway.openai.sse import DONE, EventStream, event, send_whole
@@ -54,6 +54,7 @@ async def respond(request: web.Request, api: Api, ask: Ask, shape: Shape, stream
 async def _stream(events: EventStream, api: Api, ask: Ask, shape: Shape, arrived_s: float) -> None:
     rest = b""
     async with api.answers.open(ask, arrived_s) as answer:
+        events.response.headers[PLAN_HEADER] = answer.plan
         async for delta in answer:
             chunk = shape.chunk(delta)
             if chunk is not None:
@@ -66,7 +67,8 @@ async def _stream(events: EventStream, api: Api, ask: Ask, shape: Shape, arrived
 async def _whole(request: web.Request, api: Api, ask: Ask, shape: Shape) -> web.Response:
     async with api.answers.open(ask, request[ARRIVED_S]) as answer:
         deltas = [delta async for delta in answer]
-    return await send_whole(request, shape.whole(deltas, answer.end), api.write_deadline_s)
+    headers = {PLAN_HEADER: answer.plan}
+    return await send_whole(request, shape.whole(deltas, answer.end), headers, api.write_deadline_s)
 
 
 async def _fail_in_band(request: web.Request, events: EventStream, error: Exception) -> None:

@@ -98,9 +98,11 @@ class EventStream:
             self._chunked = self.response.headers.get(hdrs.TRANSFER_ENCODING) == "chunked"  # not so for HTTP/1.0
 
 
-async def send_whole(request: web.Request, body: Mapping[str, object], write_deadline_s: float) -> web.Response:
+async def send_whole(
+    request: web.Request, body: Mapping[str, object], headers: Mapping[str, str], write_deadline_s: float
+) -> web.Response:
     """Send a JSON answer in one piece, under the same bound. Raises ClientLeft."""
-    response = web.Response(body=orjson.dumps(body), content_type="application/json")
+    response = web.Response(body=orjson.dumps(body), headers=headers, content_type="application/json")
     async with _bounded(request, write_deadline_s):
         await response.prepare(request)
         await response.write_eof()

@@ -6,8 +6,9 @@ from dataclasses import replace
 from typing import Any
 
 from gateway.generation import GenerationSpec, Timeline
-from gateway.mesh.settings import MeshSettings
-from gateway.placement import Placement
+from gateway.mesh.settings import MeshSettings, PipelineChoice
+from gateway.routing.plan import Plan
+from pdd.catalog.base import Role
 from pdd.identity import Instance
 from pdd.sampling import SamplingParams
 
@@ -19,15 +20,19 @@ class Observed:
     """A MeshObserver that remembers."""
 
     def __init__(self) -> None:
-        self.placements: list[Placement] = []
+        self.plans: list[Plan] = []
+        self.joins: list[Role] = []
         self.handoffs: list[Timeline] = []
         self.scored: list[tuple[int, int]] = []  # (scored, agreed) of each extend that was scored
         self.dropped: dict[str, int] = {}
         self.unanswered: list[str] = []
         self.connected: dict[str, bool] = {}
 
-    def placed(self, placement: Placement) -> None:
-        self.placements.append(placement)
+    def planned(self, plan: Plan, prompt_tokens: int) -> None:
+        self.plans.append(plan)
+
+    def joined(self, role: Role) -> None:
+        self.joins.append(role)
 
     def handoff_done(self, timeline: Timeline) -> None:
         self.handoffs.append(timeline)
@@ -47,7 +52,14 @@ class Observed:
 
 def mesh_settings(**values: Any) -> MeshSettings:
     return MeshSettings(
-        **{"instance_poll_s": 0.02, "reconnect_max_s": 0.1, "closing_timeout_s": 5.0, "agreement_sample": 1.0, **values}
+        **{
+            "pipeline": PipelineChoice.RELAY,
+            "instance_poll_s": 0.02,
+            "reconnect_max_s": 0.1,
+            "closing_timeout_s": 5.0,
+            "agreement_sample": 1.0,
+            **values,
+        }
     )
 
 

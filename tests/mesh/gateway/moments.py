@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from gateway.mesh.observer import MeshObserver
-from gateway.mesh.settings import MeshSettings
+from gateway.mesh.settings import MeshSettings, PipelineChoice
 from pdd.engine.sim.cost import HARDWARE
 from pdd.engine.sim.model import SimConfig
 from pdd.sampling import SamplingParams
@@ -41,7 +41,11 @@ def asked(
 
 def mesh_spec(config: SimConfig = CPU, line: LinkSettings = LINE, **settings: Any) -> MeshSpec:
     """One of each role. With this inter-token target Catch-Up has something to do."""
-    return MeshSpec(trio(config), line, MeshSettings(**{"itl_target_ms": 15.0, "agreement_sample": 1.0, **settings}))
+    return MeshSpec(
+        trio(config),
+        line,
+        MeshSettings(**{"pipeline": PipelineChoice.RELAY, "itl_target_ms": 15.0, "agreement_sample": 1.0, **settings}),
+    )
 
 
 def answers(spec: MeshSpec, requests: Sequence[Asked], observer: MeshObserver | None = None) -> list[Answer]:

@@ -13,6 +13,7 @@ from gateway.generation import End, GenerationSpec, Tokens
 from gateway.mesh.mesh import Mesh
 from pdd.catalog.base import Registration, Role
 from pdd.catalog.memory import MemoryRegistry
+from pdd.catalog.memory_prefixes import MemoryPrefixCatalog
 from pdd.engine.base import Engine
 from pdd.engine.sim.cost import HARDWARE
 from pdd.engine.sim.model import SimConfig, SimModel
@@ -86,7 +87,14 @@ async def running_site(
             address = await wan.lease(main.instance.id, main.address)
             await registry.announce(registration(Role.MAIN, main.instance, address, main.engine), TTL_S)
         mesh = await enter(
-            Mesh(mesh_settings(**settings), registry, sim_card(config.context_tokens), gateway=GATEWAY, observer=observed)
+            Mesh(
+                mesh_settings(**settings),
+                registry,
+                MemoryPrefixCatalog(registry),
+                sim_card(config.context_tokens),
+                gateway=GATEWAY,
+                observer=observed,
+            )
         )
         await eventually(lambda: sum(observed.connected.values()) == 2 + mains)
         yield Site(mesh, registry, prefill, [relay], remote, wan, observed)

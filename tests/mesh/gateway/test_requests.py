@@ -112,7 +112,7 @@ async def test_requests_go_to_the_idler_main() -> None:
     async with running_site(FAST, mains=2, pipeline="direct") as site:
         async with site.mesh.generate(spec(max_tokens=2000)), site.mesh.generate(spec(max_tokens=2000)):
             pass
-        chosen = [placement.main.instance.id for placement in site.observed.placements]
+        chosen = [plan.main.instance.id for plan in site.observed.plans if plan.main is not None]
         assert chosen == ["main-0", "main-1"]
         await site.until_free()
 

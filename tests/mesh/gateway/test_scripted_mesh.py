@@ -15,6 +15,7 @@ from gateway.generation import End, MeshError, MeshErrorCode, Tokens
 from gateway.mesh.mesh import Mesh
 from pdd.catalog.base import Role
 from pdd.catalog.memory import MemoryRegistry
+from pdd.catalog.memory_prefixes import MemoryPrefixCatalog
 from pdd.engine.base import FinishReason
 from pdd.engine.sim.vocabulary import sim_card
 from pdd.identity import Instance, RequestId
@@ -62,7 +63,9 @@ async def staged(**settings: Any) -> AsyncIterator[Stage]:
         for instance in (prefill, relay, main):
             await registry.announce(instance.registration, 1000.0)
         configured = mesh_settings(closing_timeout_s=0.1, **settings)
-        async with Mesh(configured, registry, sim_card(8192), gateway=GATEWAY, observer=observed) as mesh:
+        async with Mesh(
+            configured, registry, MemoryPrefixCatalog(registry), sim_card(8192), gateway=GATEWAY, observer=observed
+        ) as mesh:
             await eventually(lambda: mesh.missing_roles() == ())
             yield Stage(mesh, prefill, relay, main, observed)
 

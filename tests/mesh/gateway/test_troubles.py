@@ -12,6 +12,7 @@ from gateway.generation import MeshError, MeshErrorCode, Tokens
 from gateway.mesh.mesh import Mesh
 from pdd.catalog.base import Registration, Registry, RegistryUnavailable, Role
 from pdd.catalog.memory import MemoryRegistry
+from pdd.catalog.memory_prefixes import MemoryPrefixCatalog
 from pdd.engine.sim.vocabulary import sim_card
 from pdd.identity import Instance
 from tests.eventually import eventually
@@ -150,7 +151,9 @@ class Flaky(Registry):
 async def test_a_registry_that_is_away_changes_nothing() -> None:
     async with running_site(FAST) as site:
         flaky = Flaky(site.registry)
-        async with Mesh(mesh_settings(absence_grace_s=0.0), flaky, sim_card(8192), gateway=GATEWAY) as mesh:
+        async with Mesh(
+            mesh_settings(absence_grace_s=0.0), flaky, MemoryPrefixCatalog(site.registry), sim_card(8192), gateway=GATEWAY
+        ) as mesh:
             await eventually(lambda: mesh.missing_roles() == ())
             flaky.away = True
             asked = flaky.asked
@@ -162,14 +165,22 @@ async def test_an_instance_of_another_model_is_left_alone() -> None:
     async with running_site(FAST) as site:
         observed = Observed()
         card = replace(sim_card(8192), model_digest="another")
-        async with Mesh(mesh_settings(), site.registry, card, gateway=GATEWAY, observer=observed) as mesh:
+        async with Mesh(
+            mesh_settings(), site.registry, MemoryPrefixCatalog(site.registry), card, gateway=GATEWAY, observer=observed
+        ) as mesh:
             assert mesh.missing_roles() == ("prefill", "relay", "main")
         assert observed.connected == {}
 
 
 async def test_a_gateway_that_leaves_frees_what_its_requests_held() -> None:
     async with running_site(PACED) as site:
-        async with Mesh(mesh_settings(), site.registry, sim_card(8192), gateway=replace(GATEWAY, incarnation=78)) as other:
+        async with Mesh(
+            mesh_settings(),
+            site.registry,
+            MemoryPrefixCatalog(site.registry),
+            sim_card(8192),
+            gateway=replace(GATEWAY, incarnation=78),
+        ) as other:
             await eventually(lambda: other.missing_roles() == ())
             request = other.generate(spec(max_tokens=2000))
             generation = await request.__aenter__()

@@ -45,7 +45,8 @@ Push: TypeAlias = "grpc.aio.StreamStreamCall[kv_pb2.PushRequest, kv_pb2.PushRepl
 
 @pytest_asyncio.fixture(loop_scope="module", scope="module")
 async def main() -> AsyncIterator[Registration]:
-    async with embedded_valkey() as redis_url, running_service(Role.MAIN, redis_url, PDD_KV_BUDGET_MB=str(BUDGET_MB)):
+    settings = {"PDD_KV_BUDGET_MB": str(BUDGET_MB), "PDD_PREFIX_CACHE_MB": "0"}  # or what came once is not wanted again
+    async with embedded_valkey() as redis_url, running_service(Role.MAIN, redis_url, **settings):
         yield (await registered(redis_url, 1))[Role.MAIN]
 
 

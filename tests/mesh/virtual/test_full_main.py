@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.mesh.settings import HandoffChoice, MeshSettings
+from gateway.mesh.settings import HandoffChoice, MeshSettings, PipelineChoice
 from pdd.catalog.base import Role
 from pdd.engine.sim.cost import HARDWARE
 from pdd.engine.sim.model import SimConfig
@@ -26,7 +26,9 @@ PROMPTS = [prompt_of(60 + number, number) for number in range(6)]
 async def rush(handoff: HandoffChoice) -> list[Answer]:
     main = InstanceSpec(Role.MAIN, replace(MODEL, slots=2))
     site_a = [InstanceSpec(role, MODEL) for role in (Role.PREFILL, Role.RELAY, Role.RELAY)]
-    spec = MeshSpec((*site_a, main), LinkSettings(rate_mbit=1000.0, rtt_ms=40.0), MeshSettings(handoff=handoff))
+    spec = MeshSpec(
+        (*site_a, main), LinkSettings(rate_mbit=1000.0, rtt_ms=40.0), MeshSettings(pipeline=PipelineChoice.RELAY, handoff=handoff)
+    )
     async with running_mesh(spec) as mesh:
         async with asyncio.TaskGroup() as group:
             running = [group.create_task(ask(mesh.gateway, prompt, greedy(TOKENS))) for prompt in PROMPTS]

@@ -8,7 +8,7 @@ from statistics import median
 
 import pytest
 
-from gateway.mesh.settings import HandoffChoice, MeshSettings
+from gateway.mesh.settings import HandoffChoice, MeshSettings, PipelineChoice
 from pdd.engine.sim.cost import HARDWARE, MODELS
 from pdd.engine.sim.model import SimConfig
 from tests.mesh.virtual.asking import Answer, ask, greedy, prompt_of
@@ -26,7 +26,9 @@ TOKENS = 300
 
 
 def spec(handoff: HandoffChoice, link: LinkSettings = LINE) -> MeshSpec:
-    return MeshSpec(trio(SimConfig(hardware=GPU, model=_MODEL)), link, MeshSettings(handoff=handoff))
+    return MeshSpec(
+        trio(SimConfig(hardware=GPU, model=_MODEL)), link, MeshSettings(pipeline=PipelineChoice.RELAY, handoff=handoff)
+    )
 
 
 async def one_answer(mesh_spec: MeshSpec, bystanders: int = 0) -> tuple[Answer, list[Answer]]:

@@ -8,8 +8,7 @@ from random import Random
 
 import pytest
 
-from gateway.handoff.machine import Pipeline
-from gateway.mesh.settings import HandoffChoice, MeshSettings
+from gateway.mesh.settings import HandoffChoice, MeshSettings, PipelineChoice
 from pdd.catalog.base import Role
 from pdd.engine.schedule import StepLimits
 from pdd.engine.sim.cost import HARDWARE
@@ -75,7 +74,7 @@ def _mesh(random: Random) -> MeshSpec:
             jitter_ms=random.choice((0.0, 10.0)),
         ),
         settings=MeshSettings(
-            pipeline=random.choice((Pipeline.RELAY, Pipeline.RELAY, Pipeline.DIRECT)),
+            pipeline=random.choice((PipelineChoice.RELAY, PipelineChoice.AUTO, PipelineChoice.DIRECT)),
             handoff=random.choice(tuple(HandoffChoice)),
         ),
         seed=random.getrandbits(32),

@@ -53,6 +53,7 @@ def saying(card: ModelCard, text: str, *, bundle: int = 1, timeline: Timeline | 
 class ScriptedGenerator:
     script: Script
     missing: tuple[str, ...] = ()
+    without: tuple[str, ...] = ()
     specs: list[GenerationSpec] = field(default_factory=list)
     running: int = 0
     stopped: int = 0
@@ -76,9 +77,14 @@ class ScriptedGenerator:
     def missing_roles(self) -> tuple[str, ...]:
         return self.missing
 
+    def degraded(self) -> tuple[str, ...]:
+        return self.without
+
 
 class _ScriptedGeneration:
     """Played by a task of its own, a few items ahead of the reader, as a mesh plays."""
+
+    plan = "pipeline=direct; reason=scripted"
 
     def __init__(self, owner: ScriptedGenerator, script: Iterable[Step]) -> None:
         self._owner = owner

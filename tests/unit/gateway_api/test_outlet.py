@@ -35,6 +35,8 @@ def token(index: int) -> Tokens:
 class HandFed:
     """A generation of what the test gives it; what is given in one call is heard of once."""
 
+    plan = "pipeline=direct"
+
     def __init__(self) -> None:
         self.stopped = False
         self._ready: deque[Item] = deque()

@@ -16,6 +16,7 @@ from pdd.engine.compute import InlineCompute
 from pdd.engine.schedule import StepLimits
 from pdd.engine.sim.model import SimConfig, SimModel
 from pdd.identity import Instance
+from pdd.kv.cache import PrefixCache
 from pdd.kv.store import BlockStore
 from pdd.rpc.attach import PROTOCOL
 from pdd.transfer.base import Refusal, TransferLost
@@ -158,10 +159,10 @@ async def test_a_decoder_greets_over_its_stream(prefill: Host, main: Host) -> No
     instance = Instance("main-0", 7)
     hello = identity_pb2.Hello(**{"from": PREFILL.to_proto()}, protocol=PROTOCOL)
     async with BatchEngine(SimModel(SimConfig()), StepLimits(), InlineCompute()) as engine:
-        store = BlockStore(MEBIBYTE)
+        cache = PrefixCache(BlockStore(MEBIBYTE), engine.layout.block_tokens, 0)
         async with (
-            Receiver(engine.layout, store) as receiver,
-            Decoder(engine, receiver, instance, main_rules(engine.capabilities)) as decoder,
+            Receiver(engine.layout, cache.store, cache=cache) as receiver,
+            Decoder(engine, receiver, instance, main_rules(engine.capabilities), cache) as decoder,
             prefill.open_channel(ADDRESS) as channel,
         ):
             await start(main, lambda server: add_decoder(server, decoder, receiver))

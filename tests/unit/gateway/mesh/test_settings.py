@@ -1,16 +1,15 @@
 import pytest
 from pydantic import ValidationError
 
-from gateway.handoff.machine import Pipeline
 from gateway.handoff.pace import Pace
-from gateway.mesh.settings import HandoffChoice, MeshSettings
+from gateway.mesh.settings import HandoffChoice, MeshSettings, PipelineChoice
 
 
 def test_settings_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {"PIPELINE": "direct", "HANDOFF": "one_shot", "ITL_TARGET_MS": "80", "MAX_ROUNDS": "3"}.items():
         monkeypatch.setenv(f"PDD_{name}", value)
     settings = MeshSettings()
-    assert (settings.pipeline, settings.handoff) == (Pipeline.DIRECT, HandoffChoice.ONE_SHOT)
+    assert (settings.pipeline, settings.handoff) == (PipelineChoice.DIRECT, HandoffChoice.ONE_SHOT)
     policy = settings.policy(Pace())
     assert (policy.itl_target_s, policy.max_rounds, policy.prior) == (0.08, 3, Pace())
 
