@@ -52,8 +52,12 @@ class Line:
 
     def _tick(self) -> None:
         self._timer = None
+        crossed = self.crossed
         for charge, deliver in self._direction.advance(self._loop.time()):
-            self.crossed.setdefault(charge.kind, Tally()).add(charge)
+            tally = crossed.get(charge.kind)
+            if tally is None:
+                tally = crossed[charge.kind] = Tally()
+            tally.add(charge)
             deliver()
         self._schedule()
 

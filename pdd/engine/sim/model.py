@@ -80,15 +80,15 @@ class SimModel(Model):
     def forward(self, rows: Sequence[Row]) -> tuple[list[Logits], StepCost]:
         wanted: list[Logits] = []
         attended = 0
-        touched: dict[int, _Slot] = {}
+        slots, vocabulary, noise, context_tokens = self._slots, self._vocabulary, self._config.noise, self._config.context_tokens
+        held: dict[int, int] = {}  # tokens, by slot
         for row in rows:
-            slot = touched[row.slot] = self._slots[row.slot]
-            slot.append(row, self._config.context_tokens)
-            attended += slot.tokens
+            slot = slots[row.slot]
+            held[row.slot] = tokens = slot.append(row, context_tokens)
+            attended += tokens
             if row.want_logits:
-                wanted.append(SimLogits(slot.hash.intdigest(), self._vocabulary, self._config.noise))
-        held = sum(slot.tokens for slot in touched.values())
-        shape = StepShape(len(rows), attended, held, self._imported_bytes)
+                wanted.append(SimLogits(slot.hash.intdigest(), vocabulary, noise))
+        shape = StepShape(len(rows), attended, sum(held.values()), self._imported_bytes)
         self._imported_bytes = 0
         return wanted, StepCost(step_cost_s(shape, self._config.hardware, self._on_device))
 
@@ -129,15 +129,17 @@ class _Slot:
     def tokens(self) -> int:
         return self.kv.tokens
 
-    def append(self, row: Row, context_tokens: int) -> None:
-        held = self.kv
-        if row.position != held.tokens or row.position >= context_tokens:
+    def append(self, row: Row, context_tokens: int) -> int:
+        """Compute the KV of the next token; returns how many there are then."""
+        held, position = self.kv, row.position
+        if position != held.tokens or position >= context_tokens:
             raise EngineFault(
                 f"row at position {row.position} of slot {row.slot}, which holds {held.tokens} of {context_tokens} tokens"
             )
         kv = token_kv(held.last(), row.token)
-        held.append(kv)
+        held.append_token(kv)
         self.hash.update(kv)
+        return position + 1
 
     def fill(self, kv: bytes) -> None:
         """Take imported KV; what counts of it is what the pages hold."""
@@ -146,7 +148,7 @@ class _Slot:
         self.hash.update(self.kv.read(before, self.tokens))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: one is made for every token, and freezing doubles what that takes
 class SimLogits:
     kv_hash: int
     vocabulary: Vocabulary = field(repr=False)

@@ -31,7 +31,7 @@ class PagePool:
     def __init__(self, page_tokens: int, device_dtype: str) -> None:
         self.token_bytes = KV_BYTES // _WIRE_ELEMENT * DEVICE_DTYPES[device_dtype]
         self.page_bytes = page_tokens * self.token_bytes
-        self._widens = self.token_bytes != KV_BYTES
+        self.widens = self.token_bytes != KV_BYTES
         self._free: list[bytearray] = []
 
     def take(self) -> bytearray:
@@ -41,10 +41,10 @@ class PagePool:
         self._free.extend(pages)
 
     def to_device(self, kv: bytes) -> bytes:
-        return np.frombuffer(kv, "<u2").astype("<u4").tobytes() if self._widens else kv
+        return np.frombuffer(kv, "<u2").astype("<u4").tobytes() if self.widens else kv
 
     def to_wire(self, kv: bytes | bytearray) -> bytes:
-        return np.frombuffer(kv, "<u4").astype("<u2").tobytes() if self._widens else bytes(kv)
+        return np.frombuffer(kv, "<u4").astype("<u2").tobytes() if self.widens else bytes(kv)
 
 
 class PagedKv:
@@ -70,6 +70,16 @@ class PagedKv:
             taken += part
         self.tokens += len(kv) // KV_BYTES
 
+    def append_token(self, kv: bytes) -> None:
+        """Hold the wire KV of one more token: as `append`, and sooner done, since a page holds whole tokens."""
+        pool, end = self._pool, self._end
+        offset = end % pool.page_bytes
+        if offset == 0:
+            self._pages.append(pool.take())
+        self._end = end + pool.token_bytes
+        self._pages[-1][offset : offset + pool.token_bytes] = pool.to_device(kv) if pool.widens else kv
+        self.tokens += 1
+
     def read(self, first: int, last: int) -> bytes:
         """The wire KV of tokens [first, last), which are held."""
         page_bytes, width = self._pool.page_bytes, self._pool.token_bytes
@@ -85,8 +95,10 @@ class PagedKv:
         """The wire KV of the newest token, or what stands before the first."""
         if not self.tokens:
             return ROOT
-        end = (self._end - 1) % self._pool.page_bytes + 1
-        return self._pool.to_wire(self._pages[-1][end - self._pool.token_bytes : end])
+        pool = self._pool
+        at = (self._end - pool.token_bytes) % pool.page_bytes
+        newest = self._pages[-1][at : at + pool.token_bytes]
+        return pool.to_wire(newest) if pool.widens else bytes(newest)
 
     def clear(self) -> None:
         self._pool.give(self._pages)

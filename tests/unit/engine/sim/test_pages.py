@@ -28,6 +28,17 @@ def test_any_run_of_tokens_reads_as_it_was_written(pages: int, dtype: str, count
     assert held.read(first, last) == kv[first * KV_BYTES : last * KV_BYTES]
 
 
+@given(page_tokens, dtypes, st.integers(0, 50), st.integers(1, 50))
+def test_tokens_one_by_one_lie_as_a_run_does(pages: int, dtype: str, before: int, count: int) -> None:
+    held, kv = PagedKv(PagePool(pages, dtype)), kv_of(before + count)
+    held.append(kv[: before * KV_BYTES])
+    for at in range(before, before + count):
+        token = kv[at * KV_BYTES : (at + 1) * KV_BYTES]
+        held.append_token(token)
+        assert held.last() == token
+    assert (held.tokens, held.read(0, before + count)) == (before + count, kv)
+
+
 @given(page_tokens, dtypes, st.binary(min_size=KV_BYTES, max_size=KV_BYTES))
 def test_every_pattern_of_bits_survives_the_device(pages: int, dtype: str, kv: bytes) -> None:
     held = PagedKv(PagePool(pages, dtype))
