@@ -7,12 +7,13 @@ a sequence that has ended is ignored, since its closing event is on its way alre
 A sequence's life, as seen in the batches (each arrow is one event, tokens come between):
 
     prefill()  ─► KvBlocks* ─► tokens[index 0] + Prefilled
-    open()     ─► Extended* ─► tokens*                      ─► Stopped | Finished
-    any                                                     ─► Aborted | Failed
+    open()     ─► Extended* ─► tokens*          ─► [Retained] + (Stopped | Finished)
+    any                                         ─► Aborted | Failed
 
-`open` takes no slot. The first `extend` does: it imports the KV, computes the prompt's tail and the ids, and is acknowledged with
-Extended. All extends of a step share a budget of tokens, so a long one goes over several steps, beside the others' decoding. With
-`then_decode` the token after the last id is sampled with it, and decoding goes on.
+A prefill may be given its leading blocks out of a cache; it computes and emits those after them. `open` takes no slot. The first
+`extend` does: it imports the KV, computes the prompt's tail and the ids, and is acknowledged with Extended. All extends of a step
+share a budget of tokens, so a long one goes over several steps, beside the others' decoding. With `then_decode` the token after
+the last id is sampled with it, and decoding goes on.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ class TokenOut:
 
 @dataclass(frozen=True, slots=True)
 class KvBlocks:
-    """Full blocks of a prompt being prefilled, in order, each exactly once."""
+    """Full blocks of a prompt being prefilled, in order, each exactly once; those it was given are not among them."""
 
     seq: SeqId
     first_block: int
@@ -73,7 +74,7 @@ class Prefilled:
 
     seq: SeqId
     finish: FinishReason | None  # index 0 was the last token
-    computed_tokens: int
+    computed_tokens: int  # without those of the blocks it was given
     queued_s: float
     compute_s: float  # from the first chunk's start
 
@@ -88,6 +89,19 @@ class Extended:
     compute_s: float  # engine time of the steps that computed them
     scored_tokens: int = 0  # ids the engine's own sampler chose for too: see `Engine.extend`
     agreed_tokens: int = 0  # those of them where it chose the same
+
+
+@dataclass(frozen=True, slots=True)
+class Retained:
+    """What a sequence leaves for a prefix cache: the full blocks after those of its prompt, as far as their KV was computed.
+
+    Told in the batch of its Stopped or Finished, a step after its last token, and not at all where there is no such block.
+    """
+
+    seq: SeqId
+    ids: tuple[int, ...]  # prompt and output up to the last block's end
+    first_block: int  # the prompt's full blocks
+    payloads: tuple[Payload, ...] = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,12 +128,12 @@ class Failed:
     fault: EngineFault
 
 
-EngineEvent = KvBlocks | Prefilled | Extended | Stopped | Finished | Aborted | Failed
+EngineEvent = KvBlocks | Prefilled | Extended | Retained | Stopped | Finished | Aborted | Failed
 
 
 @dataclass(frozen=True, slots=True)
 class StepBatch:
-    """What one step did. Apply Extended and KvBlocks first, then the tokens, then the closing events."""
+    """What one step did. Apply Extended, KvBlocks and Retained first, then the tokens, then the closing events."""
 
     step: int  # from 1
     duration_s: float
@@ -139,9 +153,9 @@ class EngineLoad:
 
 @dataclass(frozen=True, slots=True)
 class KvSource:
-    """A prompt's full blocks, proven whole, to be imported once when the sequence takes a slot.
+    """A prompt's leading full blocks, proven whole, to be imported once when the sequence takes a slot.
 
-    The caller keeps the payloads alive until the sequence's first Extended or its closing event.
+    The caller keeps the payloads alive until the sequence's first Extended or KvBlocks, or its closing event.
     """
 
     payloads: tuple[Payload, ...] = field(repr=False)
@@ -154,12 +168,21 @@ class Engine(ABC):
     layout: KvLayout
 
     @abstractmethod
-    def prefill(self, seq: SeqId, prompt: Sequence[int], sampling: SamplingParams) -> None:
-        """Compute a prompt of at least 1 token in chunks, emit its full blocks, sample output index 0."""
+    def prefill(self, seq: SeqId, prompt: Sequence[int], sampling: SamplingParams, kv: KvSource | None = None) -> None:
+        """Compute a prompt of at least 1 token in chunks, emit its full blocks, sample output index 0.
+
+        `kv` holds the leading blocks that need not be computed: at most (prompt tokens - 1) // block tokens of them, since the
+        last token's logits choose index 0; with more the sequence ends with Failed. Only later blocks are emitted.
+        """
 
     @abstractmethod
-    def open(self, seq: SeqId, prompt: Sequence[int], sampling: SamplingParams, kv: KvSource | None) -> None:
-        """Make a sequence known whose full blocks are `kv`; None lets the engine compute them."""
+    def open(
+        self, seq: SeqId, prompt: Sequence[int], sampling: SamplingParams, kv: KvSource | None, retain: bool = False
+    ) -> None:
+        """Make a sequence known whose full blocks are `kv`; None lets the engine compute them.
+
+        With `retain`, it gives out the blocks of its output before it ends with Stopped or Finished: see `Retained`.
+        """
 
     @abstractmethod
     def extend(self, seq: SeqId, first_index: int, ids: Sequence[int], then_decode: bool, score: bool = False) -> None:

@@ -37,12 +37,14 @@ class BatchEngine(Engine):
         self._room = asyncio.Semaphore(_BATCHES_AHEAD)
         self._broken: Exception | None = None
 
-    def prefill(self, seq: SeqId, prompt: Sequence[int], sampling: SamplingParams) -> None:
-        self._scheduler.prefill(seq, prompt, sampling, self._now_s())
+    def prefill(self, seq: SeqId, prompt: Sequence[int], sampling: SamplingParams, kv: KvSource | None = None) -> None:
+        self._scheduler.prefill(seq, prompt, sampling, kv, self._now_s())
         self._wake.set()
 
-    def open(self, seq: SeqId, prompt: Sequence[int], sampling: SamplingParams, kv: KvSource | None) -> None:
-        self._scheduler.open(seq, prompt, sampling, kv, self._now_s())
+    def open(
+        self, seq: SeqId, prompt: Sequence[int], sampling: SamplingParams, kv: KvSource | None, retain: bool = False
+    ) -> None:
+        self._scheduler.open(seq, prompt, sampling, kv, self._now_s(), retain)
         self._wake.set()
 
     def extend(self, seq: SeqId, first_index: int, ids: Sequence[int], then_decode: bool, score: bool = False) -> None:

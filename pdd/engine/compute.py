@@ -53,9 +53,10 @@ def _prepare(model: Model, works: Sequence[Work], faults: dict[SeqId, EngineFaul
 
 
 def _forward(model: Model, works: Sequence[Work]) -> tuple[Sequence[Logits], StepCost]:
-    if not works:
+    rows = [row for work in works for row in work.rows]
+    if not rows:
         return [], StepCost()
-    logits, cost = model.forward([row for work in works for row in work.rows])
+    logits, cost = model.forward(rows)
     wanted = sum(len(work.scores) + (work.draw is not None) for work in works)
     if len(logits) != wanted:
         raise EngineFault(f"the model gave {len(logits)} rows of logits where {wanted} were wanted; it is at fault")
@@ -91,9 +92,12 @@ def _export(model: Model, works: Sequence[Work], faults: dict[SeqId, EngineFault
     for work in works:
         assert work.blocks is not None
         try:
-            exported[work.seq] = model.export_kv(work.slot, *work.blocks)
+            export = model.export_kv if work.rows else model.take_kv
+            exported[work.seq] = export(work.slot, *work.blocks)
         except Exception as error:
             faults[work.seq] = _fault(error, [work])
+            if not work.rows:
+                _log.warning("a sequence has ended and its blocks are lost to the cache", sequence=work.seq, error=str(error))
     return exported
 
 

@@ -70,5 +70,9 @@ class Model(ABC):
     def export_kv(self, slot: int, first_block: int, last_block: int) -> tuple[Payload, ...]:
         """Blocks [first_block, last_block), each `layout.block_tokens` tokens, computed already."""
 
+    def take_kv(self, slot: int, first_block: int, last_block: int) -> tuple[Payload, ...]:
+        """As `export_kv`, of a slot that is cleared before it is used again, so that what else it holds may be lost."""
+        return self.export_kv(slot, first_block, last_block)
+
     @abstractmethod
     def clear(self, slot: int) -> None: ...

@@ -5,7 +5,8 @@ never computes, waits or reads a clock. What a step holds, in this order:
 
     decode rows      one for every sequence that decodes and is due
     extends          oldest first, up to `extend_tokens` in all; what one leaves of it is the next one's
-    prefill chunks   oldest first, up to `chunk_tokens` in all, and what the extends left of `step_tokens`
+    prefill chunks   oldest first, up to `chunk_tokens` in all, and what the extends left of `step_tokens`: see `chunks`
+    exports          what sequences that are over leave for a prefix cache
 
 So a step has at most `step_tokens` known tokens and one row more per slot, and one that decodes beside extends waits for no more
 than `extend_tokens` of them between two of its tokens. Sequences that want a slot wait first in, first out.
@@ -26,13 +27,15 @@ from pdd.engine.base import (
     EngineEvent,
     EngineLoad,
     Failed,
+    Finished,
     KvSource,
     SeqId,
     StepBatch,
     Stopped,
     TokenOut,
 )
-from pdd.engine.sequence import Pass, Sequence
+from pdd.engine.chunks import next_chunk
+from pdd.engine.sequence import Closing, Pass, Sequence
 from pdd.engine.step import Step, StepResult, Work
 from pdd.sampling import SamplingParams
 
@@ -43,7 +46,7 @@ _STEP_WEIGHT = 0.1  # of the newest step in the moving average
 class StepLimits:
     """Tokens per step. Decode rows are not counted: there is at most one a slot."""
 
-    chunk_tokens: int = 128  # of prompts being prefilled
+    chunk_tokens: int = 128  # of prompts being prefilled, or a sixteenth more to end on a block's edge
     step_tokens: int = 512  # of extends and prefill chunks together
     extend_tokens: int = 256  # of extends, where `step_tokens` allows so many
 
@@ -64,6 +67,7 @@ class Scheduler:
         self._sequences: dict[SeqId, Sequence] = {}
         self._waiting: dict[SeqId, Sequence] = {}  # first in, first out
         self._running: dict[SeqId, Sequence] = {}
+        self._retiring: dict[SeqId, Sequence] = {}  # over, but for what the next step takes out
         self._free = list(range(capabilities.slots))
         self._tickets = itertools.count()
         self._numbers = itertools.count(1)
@@ -73,24 +77,17 @@ class Scheduler:
 
     # Commands
 
-    def prefill(self, seq: SeqId, prompt: Ids[int], sampling: SamplingParams, now_s: float) -> None:
-        sequence = self._create(seq, prompt, sampling, None, now_s, prefill=True)
-        if self._admissible(sequence):
+    def prefill(self, seq: SeqId, prompt: Ids[int], sampling: SamplingParams, kv: KvSource | None, now_s: float) -> None:
+        sequence = self._create(seq, prompt, sampling, now_s, prefill=True)
+        if self._admit(sequence, kv):
             sequence.passes.append(Pass(len(sequence.prompt), True, next(self._tickets)))
             self._waiting[seq] = sequence
 
-    def open(self, seq: SeqId, prompt: Ids[int], sampling: SamplingParams, kv: KvSource | None, now_s: float) -> None:
-        sequence = self._create(seq, prompt, sampling, kv, now_s, prefill=False)
-        if not self._admissible(sequence) or kv is None:
-            return
-        blocks = len(sequence.prompt) // self._block_tokens
-        if len(kv.payloads) != blocks:
-            self._end(
-                sequence,
-                sequence.fail(f"open: a prompt of {len(prompt)} tokens has {blocks} full blocks, not {len(kv.payloads)}"),
-            )
-            return
-        sequence.computed = blocks * self._block_tokens
+    def open(
+        self, seq: SeqId, prompt: Ids[int], sampling: SamplingParams, kv: KvSource | None, now_s: float, retain: bool = False
+    ) -> None:
+        sequence = self._create(seq, prompt, sampling, now_s, prefill=False, retain=retain)
+        self._admit(sequence, kv)
 
     def extend(self, seq: SeqId, first_index: int, ids: Ids[int], then_decode: bool, score: bool = False) -> None:
         sequence = self._live(seq)
@@ -115,7 +112,7 @@ class Scheduler:
             return
         sequence.stopping = True
         if not sequence.in_flight:
-            self._close(sequence, Stopped(seq, sequence.next_index))
+            self._conclude(sequence, Stopped(seq, sequence.next_index))
 
     def abort(self, seq: SeqId) -> None:
         sequence = self._sequences.get(seq)
@@ -132,7 +129,8 @@ class Scheduler:
         works = self._decodes(now_s)
         limits = self._limits
         extended = self._extends(works, now_s, min(limits.extend_tokens, limits.step_tokens))
-        self._prefills(works, now_s, min(limits.step_tokens - extended, limits.chunk_tokens))
+        self._prefills(works, now_s, limits.step_tokens - extended)
+        self._leave(works)
         if not works and not self._closed:
             return None
         self._step = Step(next(self._numbers), now_s, tuple(works))
@@ -152,8 +150,8 @@ class Scheduler:
             if outcome.token is not None:
                 tokens.append(outcome.token)
             if outcome.closing is not None:
-                self._close(sequence, outcome.closing)
-        if step.works:
+                self._conclude(sequence, outcome.closing)
+        if any(work.rows for work in step.works):
             self._step_s += (duration_s - self._step_s) * (_STEP_WEIGHT if self._step_s else 1.0)
         closing, self._closed = self._closed, []
         return StepBatch(step.number, duration_s, tuple(tokens), (*opening, *closing))
@@ -177,7 +175,7 @@ class Scheduler:
     # Sequences
 
     def _create(
-        self, seq: SeqId, prompt: Ids[int], sampling: SamplingParams, kv: KvSource | None, now_s: float, *, prefill: bool
+        self, seq: SeqId, prompt: Ids[int], sampling: SamplingParams, now_s: float, *, prefill: bool, retain: bool = False
     ) -> Sequence:
         if seq in self._sequences:
             raise ValueError(f"sequence {seq} exists already")
@@ -186,18 +184,22 @@ class Scheduler:
             prompt=tuple(prompt),
             sampling=sampling,
             prefill=prefill,
+            retain=retain,
             context_tokens=self._capabilities.context_tokens,
+            block_tokens=self._block_tokens,
             arrived_s=now_s,
-            kv=kv,
         )
         self._sequences[seq] = sequence
         return sequence
 
-    def _admissible(self, sequence: Sequence) -> bool:
+    def _admit(self, sequence: Sequence, kv: KvSource | None) -> bool:
+        """Take a sequence with the blocks it brings, or end it and say why not."""
         tokens, context = len(sequence.prompt), self._capabilities.context_tokens
         refusal = self._foreign("prompt", sequence.prompt)
         if not 1 <= tokens < context:
             refusal = f"a prompt of {tokens} tokens: this engine takes 1 to {context - 1}"
+        if refusal is None and kv is not None:
+            refusal = sequence.bring(kv)
         if refusal is None:
             return True
         self._end(sequence, sequence.fail(refusal))
@@ -222,9 +224,18 @@ class Scheduler:
         else:
             self._close(sequence, verdict)
 
-    def _close(self, sequence: Sequence, event: EngineEvent) -> None:
+    def _conclude(self, sequence: Sequence, event: Closing) -> None:
+        """Close a sequence, or hold its end back for the step that takes out what it retains."""
+        if sequence.retired is None and sequence.retains and isinstance(event, Stopped | Finished):
+            sequence.retire(event)
+            self._retiring[sequence.seq] = sequence
+        else:
+            self._close(sequence, event)
+
+    def _close(self, sequence: Sequence, event: Closing) -> None:
         del self._sequences[sequence.seq]
         self._waiting.pop(sequence.seq, None)
+        self._retiring.pop(sequence.seq, None)
         if sequence.slot is not None:
             del self._running[sequence.seq]
             self._free.append(sequence.slot)
@@ -248,21 +259,24 @@ class Scheduler:
             if taken == room:
                 break
             count = min(sequence.owed, room - taken)
-            works.append(sequence.work(count, now_s, self._block_tokens))
+            works.append(sequence.work(count, now_s))
             taken += count
         return taken
 
-    def _prefills(self, works: list[Work], now_s: float, room: int) -> None:
+    def _prefills(self, works: list[Work], now_s: float, left: int) -> None:
+        chunk_tokens = self._limits.chunk_tokens
+        room, most = min(left, chunk_tokens), min(left, chunk_tokens + chunk_tokens // 16)
         for sequence in self._with_passes(prefill=True):
-            if not room:
+            if room <= 0:
                 break
-            count = min(sequence.owed, room)
-            if count < sequence.owed:
-                # End on a block's edge where one is in reach: blocks then leave as early as they can.
-                past_edge = (sequence.computed + count) % self._block_tokens
-                count = count - past_edge if past_edge < count else count
-            works.append(sequence.work(count, now_s, self._block_tokens))
+            count = next_chunk(sequence.owed, sequence.computed, room, most, chunk_tokens, self._block_tokens)
+            works.append(sequence.work(count, now_s))
             room -= count
+            most -= count
+
+    def _leave(self, works: list[Work]) -> None:
+        works.extend(sequence.leave() for sequence in self._retiring.values())
+        self._retiring.clear()
 
     def _with_passes(self, *, prefill: bool) -> list[Sequence]:
         owing = [s for s in self._running.values() if s.passes and s.prefill is prefill]

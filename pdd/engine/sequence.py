@@ -5,10 +5,14 @@ sampling makes; `computed` of them are in the KV. One that isn't lies in a pass,
 
     |<------------ prompt ------------>|<------------- output ------------->|
     |<------- computed ------->|<-- passes[0] -->|<-- passes[1] -->|
+
+A sequence that retains its output has one step more than its text: it `retires` with the end it came to, `leave` takes out its
+blocks, and only then is the end told.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
 from collections.abc import Sequence as Ids
 from dataclasses import dataclass, field, replace
@@ -25,6 +29,7 @@ from pdd.engine.base import (
     KvBlocks,
     KvSource,
     Prefilled,
+    Retained,
     SeqId,
     Stopped,
     TokenOut,
@@ -44,12 +49,15 @@ class Pass:
     score: bool = False  # say what the sampler would have chosen for the ids
 
 
+Closing = Prefilled | Stopped | Finished | Aborted | Failed
+
+
 class Outcome(NamedTuple):
     """What a step did for one sequence; with `closing` it is over."""
 
     opening: tuple[EngineEvent, ...] = ()
     token: TokenOut | None = None
-    closing: EngineEvent | None = None
+    closing: Closing | None = None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -58,7 +66,9 @@ class Sequence:
     prompt: tuple[int, ...]
     sampling: SamplingParams
     prefill: bool  # ends with index 0; else it lives until it is stopped or finishes
+    retain: bool  # its output's blocks are wanted when it stops or finishes
     context_tokens: int
+    block_tokens: int
     arrived_s: float
     kv: KvSource | None = None  # until it is imported
     computed: int = 0  # counts what `kv` will bring
@@ -77,6 +87,7 @@ class Sequence:
     in_flight: bool = False
     stopping: bool = False
     verdict: Aborted | Failed | None = None  # what it ends with when the step under way is done
+    retired: Stopped | Finished | None = None  # what it ends with when its blocks are out
     limit: int = field(init=False)  # output tokens it can have at most
     history: History = field(init=False)  # of its next token; grows with the output
 
@@ -90,7 +101,12 @@ class Sequence:
 
     @property
     def ending(self) -> bool:
-        return self.stopping or self.verdict is not None
+        return self.stopping or self.verdict is not None or self.retired is not None
+
+    @property
+    def retains(self) -> bool:
+        """It has blocks to leave."""
+        return self.retain and self.computed // self.block_tokens > len(self.prompt) // self.block_tokens
 
     @property
     def full(self) -> bool:
@@ -105,6 +121,17 @@ class Sequence:
     @property
     def prompt_owed(self) -> int:
         return max(0, len(self.prompt) - self.computed)
+
+    def bring(self, kv: KvSource) -> str | None:
+        """Count the prompt's leading blocks as computed and told; they come with the first step. Or say why it can't be them."""
+        given, n = len(kv.payloads), len(self.prompt)
+        full, most = n // self.block_tokens, (n - 1) // self.block_tokens
+        if self.prefill and given > most:
+            return f"prefill: {given} blocks given of a prompt of {n} tokens; give at most {most}: its last is computed"
+        if not self.prefill and given != full:
+            return f"open: a prompt of {n} tokens has {full} full blocks, not {given}"
+        self.kv, self.exported, self.computed = kv, given, given * self.block_tokens
+        return None
 
     def refusal(self, first_index: int, ids: Ids[int]) -> str | None:
         """Why an `extend` cannot be taken, or None."""
@@ -142,7 +169,7 @@ class Sequence:
         row = Row(self.slot, self.computed, self.output[-1], True)
         return Work(self.seq, self.slot, (row,), draw=Draw(self.sampling, len(self.output), self.history))
 
-    def work(self, count: int, now_s: float, block_tokens: int) -> Work:
+    def work(self, count: int, now_s: float) -> Work:
         """Take part in the step that starts at `now_s` with the next `count` tokens of the pass at the front."""
         assert self.slot is not None
         end = self.computed + count
@@ -161,7 +188,7 @@ class Sequence:
             kv=self.kv,
             scores=self._scores(scored),
             draw=Draw(self.sampling, self.next_index, self.history) if draws else None,
-            blocks=self._blocks(end, block_tokens),
+            blocks=self._blocks(end),
         )
         self.in_flight = self.entered = True
         if draws:
@@ -170,11 +197,24 @@ class Sequence:
             self.started_s = now_s
         return work
 
+    def retire(self, end: Stopped | Finished) -> None:
+        """Be over but for the blocks that it `leave`s."""
+        self.retired, self.decoding = end, False
+        self.passes.clear()
+
+    def leave(self) -> Work:
+        """Take part in the next step by giving out what it retains."""
+        assert self.slot is not None
+        self.in_flight = True
+        return Work(self.seq, self.slot, (), blocks=(len(self.prompt) // self.block_tokens, self.computed // self.block_tokens))
+
     def settle(self, work: Work, result: StepResult, started_s: float, now_s: float) -> Outcome:
         """Take this sequence's share of the results of a step that ran from `started_s` to `now_s`."""
         self.in_flight = False
         if self.verdict is not None:
             return Outcome(closing=self.verdict)
+        if self.retired is not None:
+            return Outcome(self._retained(work, result), closing=self.retired)
         if self.seq in result.faults:
             return Outcome(closing=Failed(self.seq, result.faults[self.seq]))
         self.computed += len(work.rows)
@@ -202,13 +242,23 @@ class Sequence:
             finish = FinishReason.LENGTH  # told to decode where there was nothing left to sample
         if self.prefill and ended is not None:
             assert self.started_s is not None
-            prefilled = Prefilled(self.seq, finish, self.computed, self.started_s - self.arrived_s, now_s - self.started_s)
+            queued_s, compute_s = self.started_s - self.arrived_s, now_s - self.started_s
+            prefilled = Prefilled(self.seq, finish, ended.computed_tokens, queued_s, compute_s)
             return Outcome(tuple(opening), token, prefilled)
         if ended is not None:
             opening.append(ended)
         return Outcome(tuple(opening), token, self._closing(finish))
 
-    def _closing(self, finish: FinishReason | None) -> EngineEvent | None:
+    def _retained(self, work: Work, result: StepResult) -> tuple[Retained, ...]:
+        """Nothing where the export failed: the text is whole, and the cache can do without."""
+        if self.seq in result.faults:
+            return ()
+        assert work.blocks is not None
+        first, last = work.blocks
+        ids = tuple(itertools.islice(itertools.chain(self.prompt, self.output), last * self.block_tokens))
+        return (Retained(self.seq, ids, first, result.blocks[self.seq]),)
+
+    def _closing(self, finish: FinishReason | None) -> Stopped | Finished | None:
         if finish is not None:
             return Finished(self.seq, finish, self.next_index)
         return Stopped(self.seq, self.next_index) if self.stopping else None
@@ -263,7 +313,7 @@ class Sequence:
         n = len(self.prompt)
         return self.prompt[position] if position < n else self.output[position - n]
 
-    def _blocks(self, end: int, block_tokens: int) -> tuple[int, int] | None:
+    def _blocks(self, end: int) -> tuple[int, int] | None:
         """Full blocks of the prompt that exist once `end` tokens are computed and were not exported yet."""
-        last = min(end, len(self.prompt)) // block_tokens
+        last = min(end, len(self.prompt)) // self.block_tokens
         return (self.exported, last) if self.prefill and last > self.exported else None

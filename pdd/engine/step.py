@@ -27,12 +27,13 @@ class Draw:
 class Work(NamedTuple):
     """One sequence's share of a step, in the order it is to be done: clear, import, rows, draws, export.
 
-    Each row that wants logits has a draw: those of `scores` in order, and `draw` for the last row.
+    Each row that wants logits has a draw: those of `scores` in order, and `draw` for the last row. Without rows it is a
+    sequence's last one, which only exports.
     """
 
     seq: SeqId
     slot: int
-    rows: tuple[Row, ...]  # at least one
+    rows: tuple[Row, ...]
     clear: bool = False  # the slot may hold what another sequence left
     kv: KvSource | None = None  # to import before the rows
     scores: tuple[Draw, ...] = ()  # what the sampler would choose where the ids are known

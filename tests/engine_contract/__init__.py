@@ -3,5 +3,5 @@
 import pytest
 
 pytest.register_assert_rewrite(
-    *(f"tests.engine_contract.{part}" for part in ("case", "contract", "edges", "handoff", "observer"))
+    *(f"tests.engine_contract.{part}" for part in ("caching", "case", "contract", "edges", "handoff", "observer"))
 )

@@ -22,13 +22,14 @@ from pdd.engine.base import (
     TokenOut,
 )
 from pdd.sampling import SamplingParams
+from tests.engine_contract.caching import CachingContract
 from tests.engine_contract.case import BLOCK, FOREVER_S, fresh_index, greedy
 from tests.engine_contract.edges import EdgeContract
 from tests.engine_contract.handoff import HandoffContract
 from tests.engine_contract.observer import Observer
 
 
-class EngineContract(HandoffContract, EdgeContract):
+class EngineContract(CachingContract, HandoffContract, EdgeContract):
     # Prefill
 
     @pytest.mark.parametrize("tokens", [1, 15, 16, 17, 32, 300])

@@ -24,6 +24,7 @@ from pdd.engine.base import (
     KvSource,
     Payload,
     Prefilled,
+    Retained,
     SeqId,
     StepBatch,
     Stopped,
@@ -43,6 +44,7 @@ class Seen:
     tokens: list[TokenOut] = field(default_factory=list)
     payloads: list[Payload] = field(default_factory=list)
     extended: list[Extended] = field(default_factory=list)
+    retained: Retained | None = None
     closing: Closing | None = None
 
     @property
@@ -55,6 +57,7 @@ class Record:
 
     def __init__(self) -> None:
         self.seen: defaultdict[SeqId, Seen] = defaultdict(Seen)
+        self.given: dict[SeqId, int] = {}  # blocks that a prefill was given
         self.steps = 0
 
     def take(self, batch: StepBatch) -> None:
@@ -63,6 +66,8 @@ class Record:
         for event in batch.events:
             if isinstance(event, KvBlocks | Extended):
                 self._take_opening(event)
+            elif isinstance(event, Retained):
+                self._take_retained(event, batch)
         for out in batch.tokens:
             seen = self.seen[out.seq]
             assert seen.closing is None, f"{out} after {seen.closing}"
@@ -78,10 +83,19 @@ class Record:
         seen = self.seen[event.seq]
         assert seen.closing is None, f"{event} after {seen.closing}"
         if isinstance(event, KvBlocks):
-            assert event.first_block == len(seen.payloads)
+            assert event.first_block == self.given.get(event.seq, 0) + len(seen.payloads)
             seen.payloads.extend(event.payloads)
         elif isinstance(event, Extended):
             seen.extended.append(event)
+
+    def _take_retained(self, event: Retained, batch: StepBatch) -> None:
+        seen = self.seen[event.seq]
+        assert seen.retained is None
+        assert event.payloads
+        (closing,) = (other for other in batch.events if other.seq == event.seq and other is not event)
+        assert isinstance(closing, Stopped | Finished)
+        assert batch.events.index(event) < batch.events.index(closing)
+        seen.retained = event
 
 
 class Observer(Record):
@@ -115,19 +129,29 @@ class Observer(Record):
         await self.until(lambda: len(self.seen[seq].extended) >= count or self.seen[seq].closing is not None)
         return self.seen[seq].extended[count - 1]
 
-    async def prefilled(self, prompt: Sequence[int], sampling: SamplingParams) -> tuple[KvSource, int]:
-        """Prefill `prompt` and give its KV and output index 0."""
+    def prefill(self, prompt: Sequence[int], sampling: SamplingParams, kv: KvSource | None = None) -> SeqId:
         seq = self.new()
-        self.engine.prefill(seq, prompt, sampling)
+        self.given[seq] = len(kv.payloads) if kv is not None else 0
+        self.engine.prefill(seq, prompt, sampling, kv)
+        return seq
+
+    async def prefilled(
+        self, prompt: Sequence[int], sampling: SamplingParams, kv: KvSource | None = None
+    ) -> tuple[KvSource, int]:
+        """Prefill `prompt` behind the blocks of `kv` and give its whole KV and output index 0."""
+        seq = self.prefill(prompt, sampling, kv)
         closing = await self.closing(seq)
         assert isinstance(closing, Prefilled), closing
         assert [out.index for out in self.seen[seq].tokens] == [0]
-        return KvSource(tuple(self.seen[seq].payloads)), self.seen[seq].tokens[0].token
+        given = kv.payloads if kv is not None else ()
+        return KvSource((*given, *self.seen[seq].payloads)), self.seen[seq].tokens[0].token
 
-    def decode(self, prompt: Sequence[int], sampling: SamplingParams, kv: KvSource | None, ids: Sequence[int]) -> SeqId:
+    def decode(
+        self, prompt: Sequence[int], sampling: SamplingParams, kv: KvSource | None, ids: Sequence[int], retain: bool = False
+    ) -> SeqId:
         """Open a sequence and let it decode from the known ids on."""
         seq = self.new()
-        self.engine.open(seq, prompt, sampling, kv)
+        self.engine.open(seq, prompt, sampling, kv, retain)
         self.engine.extend(seq, 0, ids, then_decode=True)
         return seq
 

@@ -110,6 +110,11 @@ class LlamaContext:
             self.clear(sequence)
             raise EngineFault(f"llama.cpp refused a state of {state.size} bytes for sequence {sequence}")
 
+    def keep(self, sequence: int, first: int, last: int) -> None:
+        """Drop all of a sequence but positions [first, last)."""
+        self._llama.llama_memory_seq_rm(self._memory, sequence, 0, first)
+        self._llama.llama_memory_seq_rm(self._memory, sequence, last, -1)
+
     def clear(self, sequence: int) -> None:
         self._llama.llama_memory_seq_rm(self._memory, sequence, -1, -1)
 

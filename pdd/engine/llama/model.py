@@ -81,6 +81,14 @@ class LlamaModel(Model):
         # llama.cpp gives a sequence's state only whole; at over 1 GB/s that is little beside computing a chunk.
         return slice_blocks(self._loaded.state(slot), self._shape, slot, first_block, last_block)
 
+    def take_kv(self, slot: int, first_block: int, last_block: int) -> tuple[Payload, ...]:
+        if first_block == last_block:
+            return ()
+        # Rid of all else first, the state holds the wanted blocks only: those of an answer, not of the prompt before it.
+        block_tokens = self._shape.block_tokens
+        self._loaded.keep(slot, first_block * block_tokens, last_block * block_tokens)
+        return slice_blocks(self._loaded.state(slot), self._shape, slot, first_block, last_block, start_block=first_block)
+
     def clear(self, slot: int) -> None:
         self._loaded.clear(slot)
 

@@ -51,12 +51,18 @@ class StateShape:
         return self.layers * 2 * self.block_tokens * self.row_bytes
 
 
-def slice_blocks(blob: Bytes, shape: StateShape, sequence: int, first_block: int, last_block: int) -> tuple[memoryview, ...]:
-    """Blocks [first_block, last_block) of a sequence's state, as read-only views of one buffer. Raises StateError."""
-    state = _parse(blob, shape, sequence)
-    first, last = first_block * shape.block_tokens, last_block * shape.block_tokens
+def slice_blocks(
+    blob: Bytes, shape: StateShape, sequence: int, first_block: int, last_block: int, start_block: int = 0
+) -> tuple[memoryview, ...]:
+    """Blocks [first_block, last_block) of a sequence's state that begins with `start_block`, as read-only views of one buffer.
+
+    Raises StateError.
+    """
+    start = start_block * shape.block_tokens
+    state = _parse(blob, shape, sequence, start)
+    first, last = first_block * shape.block_tokens - start, last_block * shape.block_tokens - start
     if not 0 <= first <= last <= state.tokens:
-        raise StateError(f"blocks [{first_block}, {last_block}) asked of a state of {state.tokens} tokens")
+        raise StateError(f"blocks [{first_block}, {last_block}) asked of a state of {state.tokens} tokens from {start} on")
     count = last_block - first_block
     rows = state.rows[:, :, first:last].reshape(2, shape.layers, count, shape.block_tokens, shape.row_bytes)
     blocks = np.ascontiguousarray(rows.transpose(2, 1, 0, 3, 4)).reshape(count, shape.block_bytes)
@@ -149,8 +155,8 @@ def _header_bytes(sequence: int) -> int:
     return _WORD * (3 + sequence + 1)
 
 
-def _parse(blob: Bytes, shape: StateShape, sequence: int) -> _State:
-    """A blob that is wholly as expected, its tokens in order from position 0."""
+def _parse(blob: Bytes, shape: StateShape, sequence: int, start: int) -> _State:
+    """A blob that is wholly as expected, its tokens in order from position `start`."""
     if blob.size < _header_bytes(sequence):
         raise StateError(f"unknown state layout: {blob.size} bytes, too few for its header; {_ADVICE}")
     magic, found, streams, *counts = blob[: _header_bytes(sequence)].view("<u4").tolist()
@@ -161,8 +167,8 @@ def _parse(blob: Bytes, shape: StateShape, sequence: int) -> _State:
     _expect("bytes", blob.size, _State.size(shape, sequence, counts[-1]))
     # From here on no view can leave the blob.
     state = _State(blob, shape, sequence, counts[-1])
-    cells = state.cells
-    in_order = (cells["position"] == np.arange(state.tokens)) & (cells["sequences"] == 1) & (cells["sequence"] == sequence)
+    cells, positions = state.cells, np.arange(start, start + state.tokens)
+    in_order = (cells["position"] == positions) & (cells["sequences"] == 1) & (cells["sequence"] == sequence)
     if not in_order.all():
         raise StateError(f"unknown state layout: cell {int(np.argmin(in_order))} is not the sequence's next position; {_ADVICE}")
     _expect("transposed values, layers", state.data_header.tolist(), [0, shape.layers])

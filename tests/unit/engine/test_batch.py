@@ -76,6 +76,30 @@ async def test_a_failing_export_fails_its_sequence_alone() -> None:
         assert await observer.closing(neighbour) == Finished(neighbour, FinishReason.LENGTH, 20)
 
 
+async def test_a_failing_export_of_what_is_retained_leaves_the_answer_whole() -> None:
+    async with BatchEngine(FragileModel(), StepLimits(), InlineCompute()) as engine, observe(engine) as observer:
+        seq = observer.decode(list(range(20)), GREEDY, None, [1], retain=True)
+        assert await observer.closing(seq) == Finished(seq, FinishReason.LENGTH, 20)
+        assert observer.seen[seq].retained is None
+        assert len(observer.seen[seq].ids) == 19
+
+
+async def test_a_step_that_only_exports_runs_no_pass() -> None:
+    class Counting(SimModel):
+        passes = 0
+
+        def forward(self, rows: Sequence[Row]) -> tuple[list[Logits], StepCost]:
+            self.passes += 1
+            return super().forward(rows)
+
+    model = Counting(SimConfig(slots=4, context_tokens=256))
+    async with BatchEngine(model, StepLimits(), InlineCompute()) as engine, observe(engine) as observer:
+        seq = observer.decode(list(range(20)), GREEDY, None, [1], retain=True)
+        await observer.closing(seq)
+        assert observer.seen[seq].retained is not None
+        assert (observer.steps, model.passes) == (20, 19)
+
+
 async def test_a_failing_draw_fails_its_sequence_alone() -> None:
     async with BatchEngine(FragileModel(), StepLimits(), InlineCompute()) as engine, observe(engine) as observer:
         broken = SamplingParams(max_tokens=20, seed=0, temperature=0.0, logit_bias=((0, "much"),))  # type: ignore[arg-type]

@@ -4,7 +4,7 @@ import hypothesis.strategies as st
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from pdd.engine.base import Extended, KvSource, Prefilled
+from pdd.engine.base import Extended, Finished, KvSource, Prefilled
 from pdd.engine.compute import compute_step
 from pdd.engine.schedule import Scheduler, StepLimits
 from pdd.engine.sim.model import SimConfig, SimModel
@@ -33,6 +33,7 @@ class Engines(RuleBasedStateMachine):
         self.known: dict[int, int] = {}  # output ids given to sequences that take more
         self.prefills: set[int] = set()
         self.imported: set[int] = set()
+        self.retaining: set[int] = set()
         self.given: dict[int, list[tuple[int, int, bool]]] = {}  # extends not told yet: [first, end), and whether it is scored
         self.scored: dict[int, bool] = {}  # whether a sequence's newest row was computed under score
         self.throttled: set[int] = set()
@@ -54,20 +55,24 @@ class Engines(RuleBasedStateMachine):
     def text(self, seq: int) -> list[int]:
         return continuation(self.prompts[seq], MAX_TOKENS, ignore_eos=True)
 
-    @rule(tokens=st.integers(1, 50))
-    def prefill(self, tokens: int) -> None:
+    @rule(tokens=st.integers(1, 50), given=st.integers(0, 3))
+    def prefill(self, tokens: int, given: int) -> None:
         seq = self.new(tokens)
         self.prefills.add(seq)
-        self.scheduler.prefill(seq, self.prompts[seq], SAMPLING, self.now_s)
+        given = self.record.given[seq] = min(given, (tokens - 1) // 16)
+        kv = KvSource(prompt_blocks(self.prompts[seq])[:given])
+        self.scheduler.prefill(seq, self.prompts[seq], SAMPLING, kv, self.now_s)
 
-    @rule(tokens=st.integers(1, 50), imported=st.booleans())
-    def open(self, tokens: int, imported: bool) -> None:
+    @rule(tokens=st.integers(1, 50), imported=st.booleans(), retain=st.booleans())
+    def open(self, tokens: int, imported: bool, retain: bool) -> None:
         seq = self.new(tokens)
         self.known[seq] = 0
         kv = KvSource(prompt_blocks(self.prompts[seq])) if imported else None
         if imported:
             self.imported.add(seq)
-        self.scheduler.open(seq, self.prompts[seq], SAMPLING, kv, self.now_s)
+        if retain:
+            self.retaining.add(seq)
+        self.scheduler.open(seq, self.prompts[seq], SAMPLING, kv, self.now_s, retain)
 
     @precondition(lambda self: self.known)
     @rule(data=st.data(), count=st.integers(1, 8), then_decode=st.booleans(), score=st.booleans())
@@ -120,7 +125,7 @@ class Engines(RuleBasedStateMachine):
         assert sum(len(work.rows) for work in step.works) <= self.limits.step_tokens + SLOTS
         extends = [work for work in step.works if self.given.get(work.seq)]
         assert sum(len(work.rows) for work in extends) <= self.limits.extend_tokens
-        assert self.decoding <= {work.seq for work in step.works if len(work.rows) == 1}
+        assert self.decoding <= {work.seq for work in step.works if len(work.rows) == 1 or not work.rows}
 
     @precondition(lambda self: self.step is not None)
     @rule(took_s=st.sampled_from([0.0, 1.0]))
@@ -173,6 +178,19 @@ class Engines(RuleBasedStateMachine):
             self.complete(1.0)
         raise AssertionError("there is always something to do")
 
+    def left(self, seq: int) -> None:
+        """A sequence that had all of its text left all blocks behind its prompt's, and any that left some left them right."""
+        retained, closing, prompt = self.record.seen[seq].retained, self.record.seen[seq].closing, self.prompts[seq]
+        first = len(prompt) // 16
+        if isinstance(closing, Finished):
+            full = (len(prompt) + MAX_TOKENS - 1) // 16 > first
+            assert (retained is not None) == (full and seq in self.retaining)
+        if retained is not None:
+            assert seq in self.retaining
+            assert retained.first_block == first
+            assert retained.ids == (*prompt, *self.text(seq))[: len(retained.ids)]
+            assert retained.payloads == prompt_blocks(retained.ids)[first:]
+
     def teardown(self) -> None:
         for seq in self.prompts:
             self.scheduler.throttle(seq, 0.0)
@@ -183,13 +201,14 @@ class Engines(RuleBasedStateMachine):
         for seq, seen in self.record.seen.items():
             assert seen.closing is not None, seq
             if isinstance(seen.closing, Prefilled):
-                assert tuple(seen.payloads) == prompt_blocks(self.prompts[seq])
+                assert tuple(seen.payloads) == prompt_blocks(self.prompts[seq])[self.record.given[seq] :]
                 assert len(seen.tokens) == 1
+            self.left(seq)
         load = self.scheduler.load()
         assert (load.running, load.waiting, load.queued_tokens, load.kv_used) == (0, 0, 0, 0.0)
         assert self.scheduler.next_due_s() is None
         for seq in (-1, -2):
-            self.scheduler.prefill(seq, [1], SAMPLING, self.now_s)
+            self.scheduler.prefill(seq, [1], SAMPLING, None, self.now_s)
         step = self.scheduler.plan(self.now_s)
         assert step is not None
         assert {work.slot for work in step.works} == set(range(SLOTS))

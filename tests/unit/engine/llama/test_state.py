@@ -57,6 +57,20 @@ def test_blocks_are_layer_then_keys_and_values_then_token(shape: StateShape, dat
     assert all(len(block) == shape.block_bytes and block.readonly for block in blocks)
 
 
+@pytest.mark.parametrize("start", [1, 3])
+def test_a_state_may_begin_with_a_later_block(start: int) -> None:
+    rows = rows_of(SHAPE, 4 * SHAPE.block_tokens)
+    blob = state_of(rows, SHAPE, 1)
+    for cell in range(4 * SHAPE.block_tokens):
+        struct.pack_into("<i", blob, 5 * 4 + 12 * cell, cell + start * SHAPE.block_tokens)
+    blocks = slice_blocks(as_bytes(blob), SHAPE, 1, start + 1, start + 3, start_block=start)
+    assert [bytes(block) for block in blocks] == [rows[:, :, i * 4 : (i + 1) * 4].tobytes() for i in (1, 2)]
+    with pytest.raises(StateError, match="cell 0"):
+        slice_blocks(as_bytes(blob), SHAPE, 1, start + 1, start + 3)
+    with pytest.raises(StateError, match=f"asked of a state of 16 tokens from {4 * start} on"):
+        slice_blocks(as_bytes(blob), SHAPE, 1, start - 1, start + 1, start_block=start)
+
+
 @settings(deadline=None)
 @given(shapes, st.data())
 def test_a_composed_state_is_what_llama_cpp_would_write(shape: StateShape, data: st.DataObject) -> None:
