@@ -5,9 +5,11 @@ times are monotonic seconds of one clock. A line is a pair of sites; everyone wh
 sum of what its transfers reach at one time, and its backlog the sum of what they have left. Transfers so short that they lie
 between two reports may have been one after the other, and are not added up.
 
-Reports come at least every 250 ms while something moves. A report without goodput says nothing for a second, as the first
-acknowledgement takes a round trip; a transfer that stands still for longer counts as 0. So a line that falls to a tenth, or dies,
-is seen within 2 s. A line on which nothing moves keeps its goodput for a minute, and is then believed to be as configured.
+Reports come at least every 250 ms while something is on its way, and prefill's figure falls as long as nothing is acknowledged: a
+line that falls to a tenth, or dies, is seen within 2 s. A report without a figure says nothing, since a transfer may wait for the
+computing. A line on which nothing moves is believed for a minute to be as it was: for the first seconds as at last, and then as
+good as it has been lately. Who believes a line to be dead sends nothing over it, and would never learn of its return; who is too
+hopeful is corrected by the next transfer (`correct`). After that minute it is believed to be as configured.
 """
 
 from __future__ import annotations
@@ -20,8 +22,9 @@ from gateway.routing.snapshot import Line, Link
 
 _SMOOTHING_S = 0.3  # after which a report outweighs all before it
 _TOGETHER_S = 0.5  # reports that are no further apart are of one time
-_STANDING_S = 1.0  # without an acknowledgement, after which a transfer is known to stand still
-_MEMORY_S = 60.0  # for which an idle line's goodput is believed
+_FRESH_S = 5.0  # for which the last measurement counts as it is
+_LATELY_S = 120.0  # in which the best that a line has been falls to a third
+_MEMORY_S = 60.0  # for which anything is believed of an idle line
 _TRIP_WEIGHT = 0.25  # of the newest round trip in the moving average
 _LEAST_BYTES_S = 1.0  # of a line that stands still: an estimate must be a number
 
@@ -36,19 +39,13 @@ class _Flow:
     goodput_bytes_s: float = 0.0  # smoothed
     measured_s: float = -math.inf
     moving: bool = False  # at the last report, or up to it
-    standing_since_s: float | None = None
 
     def report(self, backlog_bytes: int, goodput_bytes_s: float, now_s: float) -> bool:
         """Returns whether the goodput is news: one that is repeated while nothing moves is not."""
         self.moving = self.backlog_bytes > 0 or backlog_bytes > 0
         moved = self.moving or goodput_bytes_s != self.reported_bytes_s
         self.backlog_bytes, self.reported_bytes_s, self.reported_s = backlog_bytes, goodput_bytes_s, now_s
-        if goodput_bytes_s > 0 or not backlog_bytes:
-            self.standing_since_s = None
-            news = moved and goodput_bytes_s > 0
-        else:
-            self.standing_since_s = now_s if self.standing_since_s is None else self.standing_since_s
-            news = now_s - self.standing_since_s >= _STANDING_S
+        news = moved and goodput_bytes_s > 0
         if news:
             weight = 1.0 - math.exp((self.measured_s - now_s) / _SMOOTHING_S)
             self.goodput_bytes_s += weight * (goodput_bytes_s - self.goodput_bytes_s)
@@ -67,18 +64,30 @@ class _LineState:
     promised_bytes: int = 0
     goodput_bytes_s: float = 0.0
     measured_s: float = -math.inf
+    lately_bytes_s: float = 0.0  # the best, fading
     round_trip_s: float | None = None
 
     def measure(self, newest: _Flow, now_s: float) -> None:
         moving = (flow for flow in self.flows.values() if flow.moving and now_s - flow.measured_s <= _TOGETHER_S)
-        self.goodput_bytes_s = max(newest.goodput_bytes_s, sum(flow.goodput_bytes_s for flow in moving))
-        self.measured_s = now_s
+        self.take(max(newest.goodput_bytes_s, sum(flow.goodput_bytes_s for flow in moving)), now_s)
+
+    def take(self, goodput_bytes_s: float, now_s: float) -> None:
+        self.lately_bytes_s = max(goodput_bytes_s, self._lately(now_s))
+        self.goodput_bytes_s, self.measured_s = goodput_bytes_s, now_s
+
+    def believed(self, now_s: float) -> float | None:
+        """Bytes a second; None where nothing is known that still counts."""
+        idle_s = now_s - self.measured_s
+        if idle_s > _MEMORY_S:
+            return None
+        return max(self.goodput_bytes_s, _LEAST_BYTES_S) if idle_s <= _FRESH_S else self._lately(now_s)
+
+    def _lately(self, now_s: float) -> float:
+        return max(self.goodput_bytes_s, self.lately_bytes_s * math.exp((self.measured_s - now_s) / _LATELY_S))
 
     def forget(self, instance_id: str) -> None:
-        gone = [ends for ends in self.flows if instance_id in ends]
-        flows = [self.flows.pop(ends) for ends in gone]
-        if any(flow.standing_since_s is not None for flow in flows):
-            self.measured_s = -math.inf  # it was the instance that stood still, and may not have been the line
+        for ends in [ends for ends in self.flows if instance_id in ends]:
+            del self.flows[ends]
 
 
 class LinkBook:
@@ -98,8 +107,8 @@ class LinkBook:
     def transferred(self, line: Line, sent_bytes: int, took_s: float, now_s: float) -> None:
         """A transfer is done. Counts only on a line without reports: it tells of the past, and of a share of the line."""
         state = self._state(line)
-        if now_s - state.measured_s > _STANDING_S and took_s > 2 * self._round_trip_s(state):  # else it was mostly the round trip
-            state.goodput_bytes_s, state.measured_s = sent_bytes / took_s, now_s
+        if now_s - state.measured_s > _FRESH_S and took_s > 2 * self._round_trip_s(state):  # else it was mostly the round trip
+            state.take(sent_bytes / took_s, now_s)
 
     def round_trip(self, line: Line, took_s: float) -> None:
         state = self._state(line)
@@ -128,9 +137,7 @@ class LinkBook:
         if state is None:
             return self.prior
         backlog_bytes = state.promised_bytes + round(sum(flow.left_bytes(now_s) for flow in state.flows.values()))
-        measured = now_s - state.measured_s <= _MEMORY_S
-        goodput_bytes_s = max(state.goodput_bytes_s, _LEAST_BYTES_S) if measured else self.prior.goodput_bytes_s
-        return Link(goodput_bytes_s, backlog_bytes, self._round_trip_s(state))
+        return Link(state.believed(now_s) or self.prior.goodput_bytes_s, backlog_bytes, self._round_trip_s(state))
 
     def links(self, now_s: float) -> Mapping[Line, Link]:
         """Every line that anything is known of."""

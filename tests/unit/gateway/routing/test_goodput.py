@@ -30,7 +30,7 @@ def test_the_first_report_replaces_what_was_believed() -> None:
     assert book.link(OTHER, 1.0) == PRIOR
 
 
-@pytest.mark.parametrize(("after", "most"), [(1e7, 1.2e7), (0.0, 1e7)])
+@pytest.mark.parametrize(("after", "most"), [(1e7, 1.2e7), (1e3, 1e7)])
 def test_a_line_that_falls_to_a_tenth_or_dies_is_seen_within_two_seconds(after: float, most: float) -> None:
     book = LinkBook(PRIOR)
     now_s = told(book, 1e8, 0.0, 5.0)
@@ -44,10 +44,19 @@ def test_a_line_that_recovers_is_seen_within_two_seconds() -> None:
     assert book.link(LINE, told(book, 1e8, now_s, 2.0)).goodput_bytes_s >= 0.9e8
 
 
-def test_a_transfer_that_has_just_begun_says_nothing_of_the_line() -> None:
+def test_a_transfer_that_waits_for_the_computing_says_nothing_of_the_line() -> None:
     book = LinkBook(PRIOR)
-    now_s = told(book, 0.0, 0.0, 0.75)
-    assert book.link(LINE, now_s).goodput_bytes_s == PRIOR.goodput_bytes_s
+    now_s = told(book, 80.0, 0.0, 2.0)
+    now_s = told(book, 0.0, now_s, 4.0, prefill="q")
+    assert book.link(LINE, now_s).goodput_bytes_s == pytest.approx(80.0)
+
+
+def test_a_line_that_was_dead_and_is_idle_is_tried_again() -> None:
+    book = LinkBook(PRIOR)
+    now_s = told(book, 1e8, 0.0, 5.0)
+    now_s = told(book, 1.0, now_s, 10.0)
+    assert book.link(LINE, now_s).goodput_bytes_s < 1e7
+    assert book.link(LINE, now_s + 6.0).goodput_bytes_s > 0.8e8
 
 
 def test_prefills_that_send_at_once_share_the_line() -> None:
@@ -118,14 +127,6 @@ def test_an_instance_that_is_gone_sends_nothing() -> None:
     book.report(LINE, "p", "m", 300, 40.0, 0.0)
     book.forget("m")
     assert book.link(LINE, 0.0).backlog_bytes == 0
-
-
-def test_an_instance_that_stood_still_and_is_gone_tells_nothing_of_the_line() -> None:
-    book = LinkBook(PRIOR)
-    now_s = told(book, 0.0, 0.0, 3.0)
-    assert book.link(LINE, now_s).goodput_bytes_s == 1.0
-    book.forget("m")
-    assert book.link(LINE, now_s).goodput_bytes_s == PRIOR.goodput_bytes_s
 
 
 def test_a_transfer_counts_where_there_are_no_reports() -> None:
