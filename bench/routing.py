@@ -57,7 +57,7 @@ def snapshot(counts: tuple[int, int, int], tokens: int) -> Snapshot:
             its = Registration(instance, role, SITES[role], "127.0.0.1:1", layout(), 1 << 20, 32)
             cached = 0 if role is Role.RELAY else chance.randrange(tokens)
             candidates.append(Candidate(its, chance.random(), chance.randrange(32), cached, step_s=0.02))
-    line = Link(1e9, 50_000_000, 0.03)
+    line = Link(1e9, 50_000_000, 3, 0.03)
     return Snapshot(candidates, prior=line, links={("a", "b"): line})
 
 

@@ -152,7 +152,8 @@ class Mesh:
             if site is not None:
                 line = (prefill.site, site)
                 links = self._planner.books.links
-                links.report(line, prefill.instance.id, load.target, load.backlog_bytes, load.goodput_bytes_s, now_s)
+                ends = prefill.instance.id, load.target
+                links.report(line, *ends, load.backlog_bytes, load.goodput_bytes_s, now_s, load.transfers)
 
     def _on_relay_load(self) -> None:
         self._planner.relay_changed()

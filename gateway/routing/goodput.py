@@ -34,17 +34,19 @@ class _Flow:
     """What one prefill sends to one main."""
 
     backlog_bytes: int = 0
+    transfers: int = 0
     reported_bytes_s: float = 0.0
     reported_s: float = -math.inf
     goodput_bytes_s: float = 0.0  # smoothed
     measured_s: float = -math.inf
     moving: bool = False  # at the last report, or up to it
 
-    def report(self, backlog_bytes: int, goodput_bytes_s: float, now_s: float) -> bool:
+    def report(self, backlog_bytes: int, transfers: int, goodput_bytes_s: float, now_s: float) -> bool:
         """Returns whether the goodput is news: one that is repeated while nothing moves is not."""
         self.moving = self.backlog_bytes > 0 or backlog_bytes > 0
         moved = self.moving or goodput_bytes_s != self.reported_bytes_s
-        self.backlog_bytes, self.reported_bytes_s, self.reported_s = backlog_bytes, goodput_bytes_s, now_s
+        self.backlog_bytes, self.transfers = backlog_bytes, transfers
+        self.reported_bytes_s, self.reported_s = goodput_bytes_s, now_s
         news = moved and goodput_bytes_s > 0
         if news:
             weight = 1.0 - math.exp((self.measured_s - now_s) / _SMOOTHING_S)
@@ -62,6 +64,7 @@ class _Flow:
 class _LineState:
     flows: dict[tuple[str, str], _Flow] = field(default_factory=dict)  # by prefill and main
     promised_bytes: int = 0
+    promises: int = 0  # of something
     goodput_bytes_s: float = 0.0
     measured_s: float = -math.inf
     lately_bytes_s: float = 0.0  # the best, fading
@@ -97,11 +100,20 @@ class LinkBook:
         self._lines: dict[Line, _LineState] = {}
         self._promises: dict[Hashable, tuple[Line, int]] = {}
 
-    def report(self, line: Line, prefill: str, main: str, backlog_bytes: int, goodput_bytes_s: float, now_s: float) -> None:
+    def report(
+        self,
+        line: Line,
+        prefill: str,
+        main: str,
+        backlog_bytes: int,
+        goodput_bytes_s: float,
+        now_s: float,
+        transfers: int = 1,
+    ) -> None:
         """A prefill has told of its transfers to a main (LinkLoad); instances by id."""
         state = self._state(line)
         flow = state.flows.setdefault((prefill, main), _Flow())
-        if flow.report(backlog_bytes, goodput_bytes_s, now_s):
+        if flow.report(backlog_bytes, transfers, goodput_bytes_s, now_s):
             state.measure(flow, now_s)
 
     def transferred(self, line: Line, sent_bytes: int, took_s: float, now_s: float) -> None:
@@ -119,13 +131,16 @@ class LinkBook:
         """A request was given a plan that will send so much: no report tells of it before its target has accepted it."""
         self.settle(request)
         self._promises[request] = (line, missing_bytes)
-        self._state(line).promised_bytes += missing_bytes
+        state = self._state(line)
+        state.promised_bytes += missing_bytes
+        state.promises += missing_bytes > 0
 
     def settle(self, request: Hashable) -> None:
         """The target has said what it wants, which reports tell of from then on; or the request is over. May be repeated."""
         line, missing_bytes = self._promises.pop(request, (None, 0))
         if line is not None:
             self._lines[line].promised_bytes -= missing_bytes
+            self._lines[line].promises -= missing_bytes > 0
 
     def forget(self, instance_id: str) -> None:
         """An instance is gone: nothing of it moves any more."""
@@ -136,8 +151,13 @@ class LinkBook:
         state = self._lines.get(line)
         if state is None:
             return self.prior
-        backlog_bytes = state.promised_bytes + round(sum(flow.left_bytes(now_s) for flow in state.flows.values()))
-        return Link(state.believed(now_s) or self.prior.goodput_bytes_s, backlog_bytes, self._round_trip_s(state))
+        left = [(left_bytes, flow.transfers) for flow in state.flows.values() if (left_bytes := flow.left_bytes(now_s)) > 0]
+        return Link(
+            state.believed(now_s) or self.prior.goodput_bytes_s,
+            state.promised_bytes + round(sum(left_bytes for left_bytes, _ in left)),
+            state.promises + sum(transfers for _, transfers in left),
+            self._round_trip_s(state),
+        )
 
     def links(self, now_s: float) -> Mapping[Line, Link]:
         """Every line that anything is known of."""

@@ -3,7 +3,7 @@
 Called by `gateway.mesh` for every request. Raises MeshError NO_INSTANCE where a role that is needed has nobody, OVERLOADED where
 all relays are full and a direct answer would stall too long.
 
-    estimate = (missing bytes + the line's backlog) / goodput + round trip
+    estimate = (missing bytes + what passes meanwhile of the line's backlog) / goodput + round trip
 
     estimate within the stall budget            direct     main has its KV before the user misses the second token
     above                                       relay      the relay makes the answer meanwhile

@@ -56,17 +56,19 @@ class Link:
 
     goodput_bytes_s: float  # > 0
     backlog_bytes: int = 0  # on their way or promised
+    transfers: int = 0  # that share the backlog
     round_trip_s: float = 0.0
 
     def transfer_s(self, missing_bytes: int) -> float:
         """From the offer to the commit, were the KV there at once.
 
-        What is ahead on the line shares it or is sent first; either way all of it has passed by then, so the backlog counts and
-        the line is not divided as well. Where nothing is missing nothing queues.
+        Transfers share the line evenly: by the time that this one is through, each of the others has moved as much as this one,
+        or has ended. Where nothing is missing nothing queues.
         """
         if not missing_bytes:
             return self.round_trip_s
-        return (missing_bytes + self.backlog_bytes) / self.goodput_bytes_s + self.round_trip_s
+        beside_bytes = min(self.backlog_bytes, self.transfers * missing_bytes)
+        return (missing_bytes + beside_bytes) / self.goodput_bytes_s + self.round_trip_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +79,11 @@ class Snapshot:
 
     def link(self, prefill: Registration, main: Registration) -> Link:
         return self.links.get((prefill.site, main.site), self.prior)
+
+    def step_s(self, decoder: Registration | None) -> float:
+        """Of its batch, as it last said; 0 where that is not known."""
+        told = (one.step_s for one in self.candidates if decoder is not None and one.registration.instance == decoder.instance)
+        return next(told, 0.0)
 
 
 @dataclass(frozen=True, slots=True)

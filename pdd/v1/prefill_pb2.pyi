@@ -483,22 +483,26 @@ class LinkLoad(_message.Message):
     TARGET_FIELD_NUMBER: _builtins.int
     BACKLOG_BYTES_FIELD_NUMBER: _builtins.int
     GOODPUT_BYTES_S_FIELD_NUMBER: _builtins.int
+    TRANSFERS_FIELD_NUMBER: _builtins.int
     target: _builtins.str
     """InstanceRef.id of the target."""
     backlog_bytes: _builtins.int
     """Payload bytes that the target wants and has not acknowledged yet, whether they are made or not."""
     goodput_bytes_s: _builtins.float
     """Payload bytes a second that it acknowledges while some are on their way; 0 where that was never measured."""
+    transfers: _builtins.int
+    """That share the backlog."""
     def __init__(
         self,
         *,
         target: _builtins.str = ...,
         backlog_bytes: _builtins.int = ...,
         goodput_bytes_s: _builtins.float = ...,
+        transfers: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["backlog_bytes", b"backlog_bytes", "goodput_bytes_s", b"goodput_bytes_s", "target", b"target"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["backlog_bytes", b"backlog_bytes", "goodput_bytes_s", b"goodput_bytes_s", "target", b"target", "transfers", b"transfers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

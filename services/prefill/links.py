@@ -42,6 +42,11 @@ class Links:
 
     def loads(self, now_s: float) -> list[prefill_pb2.LinkLoad]:
         return [
-            prefill_pb2.LinkLoad(target=target, backlog_bytes=meter.backlog_bytes, goodput_bytes_s=meter.goodput(now_s) or 0.0)
+            prefill_pb2.LinkLoad(
+                target=target,
+                backlog_bytes=meter.backlog_bytes,
+                goodput_bytes_s=meter.goodput(now_s) or 0.0,
+                transfers=len(meter.transfers),
+            )
             for target, meter in self._meters.items()
         ]

@@ -6,7 +6,7 @@ from gateway.routing.goodput import LinkBook
 from gateway.routing.snapshot import Link
 
 LINE, OTHER = ("a", "b"), ("a", "c")
-PRIOR = Link(1000.0, 0, 0.05)
+PRIOR = Link(1000.0, 0, 0, 0.05)
 REPORT_S = 0.25
 
 
@@ -26,7 +26,7 @@ def test_a_line_without_reports_is_believed_to_be_as_configured() -> None:
 def test_the_first_report_replaces_what_was_believed() -> None:
     book = LinkBook(PRIOR)
     book.report(LINE, "p", "m", 500, 80.0, 1.0)
-    assert book.link(LINE, 1.0) == Link(80.0, 500, 0.05)
+    assert book.link(LINE, 1.0) == Link(80.0, 500, 1, 0.05)
     assert book.link(OTHER, 1.0) == PRIOR
 
 
@@ -93,6 +93,18 @@ def test_an_idle_line_is_believed_for_a_minute() -> None:
     book.report(LINE, "p", "m", 0, 80.0, 0.0)
     assert book.link(LINE, 59.0).goodput_bytes_s == 80.0
     assert book.link(LINE, 61.0).goodput_bytes_s == PRIOR.goodput_bytes_s
+
+
+def test_transfers_that_move_or_were_promised_share_the_line() -> None:
+    book = LinkBook(PRIOR)
+    book.report(LINE, "p", "m", 900, 100.0, 0.0, transfers=3)
+    book.report(LINE, "q", "m", 0, 100.0, 0.0, transfers=1)  # a prompt that is being computed
+    book.promise("one", LINE, 500)
+    book.promise("two", LINE, 0)
+    link = book.link(LINE, 0.0)
+    assert (link.backlog_bytes, link.transfers) == (1400, 4)
+    assert link.transfer_s(100) == pytest.approx(0.05 + (100 + 4 * 100) / 100.0)
+    assert link.transfer_s(1000) == pytest.approx(0.05 + (1000 + 1400) / 100.0)
 
 
 def test_a_backlog_that_is_not_heard_of_drains() -> None:

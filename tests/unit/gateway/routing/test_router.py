@@ -70,7 +70,7 @@ def test_only_full_blocks_cross() -> None:
 
 def test_a_backlog_on_the_line_turns_direct_into_relay() -> None:
     asked = request(1000)
-    assert decided(trio(link=replace(LINK, backlog_bytes=200_000)), asked) == (Pipeline.RELAY, ReasonCode.LOW_HIT)
+    assert decided(trio(link=replace(LINK, backlog_bytes=200_000, transfers=4)), asked) == (Pipeline.RELAY, ReasonCode.LOW_HIT)
 
 
 def test_a_tenth_of_the_goodput_turns_direct_into_relay() -> None:
