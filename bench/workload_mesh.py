@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from random import Random
 
 from bench.report import RESULTS, print_table, write_json
@@ -20,6 +20,7 @@ from pdd.engine.sim.model import SimConfig
 from pdd.telemetry import configure_logging
 from virtual.clock import run
 from virtual.mesh import InstanceSpec, MeshSpec, running_mesh
+from virtual.workloads.alignment import Alignment, alignment, by_window, least_wan_bytes
 from virtual.workloads.base import Workload
 from virtual.workloads.drive import drive
 from virtual.workloads.record import Record
@@ -32,6 +33,8 @@ PROFILES = {Role.PREFILL: HARDWARE["gpu-a"], Role.RELAY: HARDWARE["gpu-a"], Role
 LIMITS = StepLimits(chunk_tokens=2048, step_tokens=2048)
 MOST_SLOTS = 64  # of an instance
 KV_BUDGET_BYTES = 256 << 30  # of an instance's host memory, declared
+WINDOWS = 10
+ALIGNMENT_HEAD = ("asked from", "P", "MD", "P - MD, points", "WAN GB")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,14 +51,17 @@ class Trial:
     block_tokens: int
     duration_s: float  # virtual, in which requests are asked
     seed: int
+    relay_alone: bool = False  # low-hit requests stay on the relay, and main's cache falls behind
 
     def mesh(self, context_tokens: int) -> MeshSpec:
         counts = {Role.PREFILL: self.prefills, Role.RELAY: self.relays, Role.MAIN: self.mains}
+        settings = MeshSettings(pipeline=PipelineChoice(self.pipeline), wan_mbit=self.wan_mbit)
         return MeshSpec(
             tuple(self._instance(role, context_tokens) for role, count in counts.items() for _ in range(count)),
             LinkSettings(rate_mbit=self.wan_mbit, rtt_ms=self.rtt_ms),
-            MeshSettings(pipeline=PipelineChoice(self.pipeline), wan_mbit=self.wan_mbit),
+            settings,
             self.seed,
+            replace(settings.route_policy(), relay_alone_when_low_hit=True) if self.relay_alone else None,
         )
 
     def _instance(self, role: Role, context_tokens: int) -> InstanceSpec:
@@ -87,6 +93,9 @@ def add_options(parser: argparse.ArgumentParser, duration_s: float) -> None:
     parser.add_argument("--duration-s", type=float, default=duration_s, help="virtual, in which requests are asked")
     parser.add_argument("--scale", type=float, default=0.125, help="of all lengths")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument(
+        "--relay-alone", action="store_true", help="low-hit requests stay on the relay, to see what that leads to"
+    )
 
 
 def trial_of(options: argparse.Namespace, block_tokens: int) -> Trial:
@@ -101,6 +110,7 @@ def trial_of(options: argparse.Namespace, block_tokens: int) -> Trial:
         block_tokens,
         options.duration_s,
         options.seed,
+        options.relay_alone,
     )
 
 
@@ -113,7 +123,12 @@ def measure(name: str, workload: Workload, trial: Trial, scale: float) -> None:
     wall_s = time.perf_counter() - began_s
     print_table(HEAD, lines(records))
     tally = reference.tally
-    print(f"\nreference LRUs of equal capacity: {tally.prefill_rate:.1%} cached, {tally.main_rate:.1%} on main")
+    print(f"\nreference LRUs of equal capacity: {tally.prefill_rate:.1%} cached, {tally.main_rate:.1%} on main\n")
+    whole = alignment(records)
+    least = least_wan_bytes(whole, tally.main_rate, MODEL.kv_bytes)
+    print(f"over the link {whole.wan_bytes / 1e9:.1f} GB; main's misses of the reference are {least / 1e9:.1f} GB\n")
+    windows = by_window(records, trial.duration_s / WINDOWS)
+    print_table(ALIGNMENT_HEAD, [_window_line(start_s, found) for start_s, found in windows])
     if errors := error_counts(records):
         print("errors:", ", ".join(f"{count} {code}" for code, count in errors.items()))
     print(f"{wall_s:.1f} s of wall time")
@@ -125,8 +140,20 @@ def measure(name: str, workload: Workload, trial: Trial, scale: float) -> None:
             "head": HEAD,
             "lines": lines(records),
             "reference": asdict(tally),
+            "alignment": asdict(whole),
+            "windows": [(start_s, asdict(found)) for start_s, found in windows],
             "wall_s": wall_s,
         },
+    )
+
+
+def _window_line(start_s: float, found: Alignment) -> tuple[str, ...]:
+    return (
+        f"{start_s:.0f} s",
+        f"{found.prefill_rate:.1%}",
+        f"{found.main_rate:.1%}",
+        f"{100 * found.gap:+.1f}",
+        f"{found.wan_bytes / 1e9:.1f}",
     )
 
 
