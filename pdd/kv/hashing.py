@@ -7,10 +7,13 @@ compares token ids as well.
 
 from __future__ import annotations
 
-import struct
+import sys
+from array import array
 from collections.abc import Sequence
 
 import xxhash
+
+_U32 = next(code for code in "IL" if array(code).itemsize == 4)
 
 
 def chain_hashes(ids: Sequence[int], block_tokens: int, salt: str) -> tuple[int, ...]:
@@ -27,13 +30,11 @@ def chain_packed(packed: bytes, block_tokens: int, salt: str) -> tuple[int, ...]
     if block_tokens < 1:
         raise ValueError(f"block_tokens must be at least 1, got {block_tokens}")
     stride = 4 * block_tokens
-    view = memoryview(packed)
-    parent = xxhash.xxh3_64_intdigest(salt.encode())
+    hash_of = xxhash.xxh3_64_intdigest
+    parent = hash_of(salt.encode())
     hashes = []
     for start in range(0, len(packed) - stride + 1, stride):
-        chain = xxhash.xxh3_64(parent.to_bytes(8, "little"))
-        chain.update(view[start : start + stride])
-        parent = chain.intdigest()
+        parent = hash_of(parent.to_bytes(8, "little") + packed[start : start + stride])
         hashes.append(parent)
     return tuple(hashes)
 
@@ -53,6 +54,9 @@ def common_blocks(one: Sequence[int], other: Sequence[int]) -> int:
 def pack_ids(ids: Sequence[int]) -> bytes:
     """Little-endian u32 each. Raises ValueError for an id outside 0..2³²−1."""
     try:
-        return struct.pack(f"<{len(ids)}I", *ids)
-    except struct.error as error:
+        packed = array(_U32, ids)
+    except (OverflowError, TypeError) as error:
         raise ValueError(f"token ids must be integers in 0..2³²−1: {error}") from error
+    if sys.byteorder == "big":
+        packed.byteswap()
+    return packed.tobytes()
