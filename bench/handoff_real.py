@@ -22,7 +22,7 @@ import grpc.aio
 
 from bench.report import print_table, write_json
 from pdd.cli.cluster import LocalMesh
-from pdd.cli.plan import EngineName, Handoff, MeshOptions
+from pdd.cli.plan import EngineName, Handoff, MeshOptions, Pipeline
 from pdd.v1 import inference_pb2, inference_pb2_grpc
 
 TOKENS = 400
@@ -69,7 +69,14 @@ def _ratio(figure: Callable[[list[float]], float], some: Sequence[Answer], other
 
 
 async def _answers(model_dir: Path, rtt_ms: float, rounds: int, mode: Handoff) -> list[Answer]:
-    options = MeshOptions(engine=EngineName.LLAMA, handoff=mode, rtt_ms=rtt_ms, model_dir=model_dir)
+    options = MeshOptions(
+        engine=EngineName.LLAMA,
+        pipeline=Pipeline.RELAY,
+        handoff=mode,
+        rtt_ms=rtt_ms,
+        model_dir=model_dir,
+        environment={"PDD_PREFIX_CACHE_MB": "0"},  # the same prompt again is to cross again
+    )
     async with LocalMesh(options) as mesh, grpc.aio.insecure_channel(mesh.grpc_address) as channel:
         stub = inference_pb2_grpc.InferenceStub(channel)
         return [await _answer(stub, mesh, mode) for _ in range(rounds)]

@@ -46,11 +46,13 @@ async def serve_gateway(settings: GatewaySettings, mesh_settings: MeshSettings, 
     gateway = Instance(settings.instance_id, new_incarnation(random_bits))
     metrics = CollectorRegistry()
     ProcessCollector(registry=metrics)
+    observer = MeshMetrics(metrics)
     async with (
         RedisRegistry(settings.redis_url) as registry,
         RedisPrefixCatalog(settings.redis_url) as catalog,
-        Mesh(mesh_settings, registry, catalog, card, gateway=gateway, observer=MeshMetrics(metrics)) as mesh,
+        Mesh(mesh_settings, registry, catalog, card, gateway=gateway, observer=observer) as mesh,
     ):
+        observer.watch_catalog(lambda: not mesh.degraded())
         prompting = Prompting(card, lambda: _context_tokens(card, mesh), random_bits)
         answers = Answers(mesh, Vocabulary(card.tokenizer), GatewayMetrics(metrics))
         api = Api(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from typing import Self
 
 from gateway.detokenizer import Vocabulary
@@ -32,7 +32,9 @@ class Answers:
     async def open(self, ask: Ask, arrived_s: float) -> AsyncIterator[Answer]:
         """Start the request that arrived at `arrived_s` (the loop's time). MeshError may come from here and from the answer."""
         try:
-            async with self.generator.generate(ask.spec) as generation:
+            async with AsyncExitStack() as stack:
+                with self.metrics.waiting():
+                    generation = await stack.enter_async_context(self.generator.generate(ask.spec))
                 text = AnswerText(self.vocabulary.detokenizer(), ask.stop)
                 yield Answer(generation, text, self.metrics, arrived_s)
         except MeshError as error:

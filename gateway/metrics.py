@@ -6,6 +6,8 @@ mesh. They own the metric objects, in the registry that they are given, and read
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from gateway.generation import MeshErrorCode, Timeline, Usage
@@ -28,6 +30,8 @@ class GatewayMetrics:
             "pdd_requests", "Requests by route and outcome (499: the client left)", ["route", "status"], registry=registry
         )
         self._running = Gauge("pdd_requests_running", "Requests being answered", ["route"], registry=registry)
+        self._waiting = Gauge("pdd_requests_waiting", "Requests without a plan yet: all relays are full", registry=registry)
+        self.waiting = self._waiting.track_inprogress  # as a context: while a request has no plan
         self._duration = _histogram(registry, "pdd_request_duration_seconds", "Arrival to end", _LONG_BUCKETS_S, ["route"])
         self._ttft = _histogram(registry, "pdd_time_to_first_token_seconds", "Arrival to the first token", _LONG_BUCKETS_S)
         self._itl = HistogramTally(
@@ -96,6 +100,11 @@ class MeshMetrics:
         self._dropped = Counter("pdd_events_dropped", "Events for handles that are closed", ["instance"], registry=registry)
         self._unanswered = Counter("pdd_aborts_unanswered", "Aborts not answered in time", ["instance"], registry=registry)
         self._connected = Gauge("pdd_instance_connected", "1 while the stream to it is up", ["instance"], registry=registry)
+        self._synced = Gauge("pdd_catalog_synced", "1 while prefix hits are judged by all that is published", registry=registry)
+
+    def watch_catalog(self, synced: Callable[[], bool]) -> None:
+        """Have `synced` asked whenever the metrics are read."""
+        self._synced.set_function(synced)
 
     def planned(self, plan: Plan, prompt_tokens: int) -> None:
         self._plans.labels(plan.pipeline.value, plan.reason_code.value).inc()

@@ -15,6 +15,7 @@ class ServiceSettings(BaseSettings):
     advertise: str | None = Field(default=None, description="host:port that peers use. Default: the address listened on.")
     redis_url: str = Field(default="redis://127.0.0.1:6379/0", description="The registry.")
     kv_budget_mb: int = Field(default=1024, ge=1, description="Host memory for KV blocks, on their way and cached, in MiB.")
+    catalog_interval_ms: float = Field(default=100.0, gt=0, description="Between two batches of changes for the prefix catalog.")
     log_level: str = Field(default="info", description="debug, info, warning, error or critical.")
 
     @property

@@ -12,6 +12,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 import grpc.aio
 
+from pdd.catalog.publisher import PublisherRules
 from pdd.catalog.redis import RedisRegistry
 from pdd.catalog.redis_prefixes import RedisPrefixCatalog
 from pdd.engine.base import Engine, EngineFault
@@ -55,6 +56,7 @@ async def serve_until(
     `lease_address` turns the address that peers would use into the one they are to use.
     """
     names: list[str] = []
+    rules = PublisherRules(interval_s=settings.catalog_interval_ms / 1000)
 
     def register(server: grpc.aio.Server) -> Sequence[str]:
         names.extend(served.register(server))
@@ -65,7 +67,7 @@ async def serve_until(
         RedisPrefixCatalog(settings.redis_url) as catalog,
         serve(settings.listen, register) as server,
         advertised(settings.advertise or server.address, lease_address) as place,
-        announced(registry, catalog, served, lambda: served.registration(settings.site, place.address)),
+        announced(registry, catalog, served, lambda: served.registration(settings.site, place.address), rules),
     ):
         log.info("ready", instance=str(served.instance), listening=server.address, advertised=place.address)
         await stop.wait()

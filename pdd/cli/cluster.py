@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import tempfile
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,9 +46,9 @@ class ChildExit:
 
 
 class LocalMesh:
-    """An async context manager: entered, the gateway's /ready has answered 200. Raises MeshStartError and ListenError on entry.
+    """An async context manager: entered, the gateway is ready and connected to all of it.
 
-    `exits` fills with processes that end by themselves; each is put there once.
+    Raises MeshStartError and ListenError on entry. `exits` fills with processes that end by themselves; each is put there once.
     """
 
     addresses: Addresses
@@ -104,6 +104,9 @@ class LocalMesh:
         await stack.enter_async_context(self._running(plan.instances))
         await stack.enter_async_context(self._running((plan.gateway,)))
         await self._until(session, f"{self.http_url}/ready", "the gateway to be ready", options.ready_timeout_s)
+        # It is ready without a relay where each request has its own pipeline; a mesh that was asked for is whole.
+        connected = tuple(f'pdd_instance_connected{{instance="{spec.name}"}} 1.0' for spec in plan.instances)
+        await self._until(session, f"{self.http_url}/metrics", "all instances", options.ready_timeout_s, connected)
 
     @asynccontextmanager
     async def _running(self, specs: tuple[ProcessSpec, ...]) -> AsyncIterator[None]:
@@ -129,11 +132,13 @@ class LocalMesh:
         code = await child.wait()
         self.exits.put_nowait(ChildExit(child.name, code, child.tail()))
 
-    async def _until(self, session: aiohttp.ClientSession, url: str, what: str, timeout_s: float) -> None:
-        """Poll `url` until it answers 200. Raises MeshStartError when a process ends first, or at the time-out."""
+    async def _until(
+        self, session: aiohttp.ClientSession, url: str, what: str, timeout_s: float, lines: Sequence[str] = ()
+    ) -> None:
+        """Poll `url` until it answers 200 with all `lines`. Raises MeshStartError when a process ends first, or too late."""
         loop = asyncio.get_running_loop()
         start_s = told_s = loop.time()
-        while (answer := await _probe(session, url)) is not None:
+        while (answer := await _probe(session, url, lines)) is not None:
             if not self.exits.empty():
                 ended = self.exits.get_nowait()
                 raise MeshStartError(f"{ended} during start-up. The end of its log:\n{ended.tail}")
@@ -150,12 +155,14 @@ def _probe_session() -> aiohttp.ClientSession:
     return aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=_PROBE_TIMEOUT_S))
 
 
-async def _probe(session: aiohttp.ClientSession, url: str) -> str | None:
-    """None where `url` answers 200, else what it answered, in a line."""
+async def _probe(session: aiohttp.ClientSession, url: str, lines: Sequence[str]) -> str | None:
+    """None where `url` answers 200 with all `lines`, else what it answered or lacks, in a line."""
     try:
         async with session.get(url) as response:
-            if response.status == 200:
-                return None
-            return f"{response.status} {(await response.text()).strip()[:200]}"
+            text = await response.text()
+            if response.status != 200:
+                return f"{response.status} {text.strip()[:200]}"
+            missing = set(lines) - set(text.splitlines())
+            return f"not there yet: {', '.join(sorted(missing))}" if missing else None
     except (aiohttp.ClientError, TimeoutError) as error:
         return f"no answer yet ({type(error).__name__})"

@@ -21,7 +21,7 @@ from pdd.cli.options import (
     RttOption,
     mesh_options,
 )
-from pdd.cli.plan import DEFAULT_RATE_MBIT, DEFAULT_RTT_MS, EngineName, Handoff, MeshOptions
+from pdd.cli.plan import DEFAULT_RATE_MBIT, DEFAULT_RTT_MS, EngineName, Handoff, MeshOptions, Pipeline
 from pdd.cli.preflight import check_engine
 from pdd.cli.up import describe
 
@@ -63,7 +63,13 @@ def demo(
 ) -> None:
     """Start a mesh on free ports, ask it one question over prefill, relay and main, show how it went, and stop everything."""
     options = mesh_options(
-        engine=engine, handoff=handoff, rtt_ms=rtt, rate_mbit=rate, model_dir=model_dir.absolute(), log_dir=log_dir
+        engine=engine,
+        pipeline=Pipeline.RELAY,  # what it is there to show
+        handoff=handoff,
+        rtt_ms=rtt,
+        rate_mbit=rate,
+        model_dir=model_dir.absolute(),
+        log_dir=log_dir,
     )
     run(_demo(options, Answering(max_tokens, temperature, seed)))
 

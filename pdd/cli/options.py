@@ -14,7 +14,10 @@ EngineOption = Annotated[
 ]
 RttOption = Annotated[float, typer.Option(min=0, help="Round trip of the link between the sites, ms.")]
 RateOption = Annotated[float, typer.Option(min=0.01, help="Rate of the link, Mbit/s in each direction.")]
-PipelineOption = Annotated[Pipeline, typer.Option(help="relay: prefill, relay, main. direct: prefill, main.")]
+PipelineOption = Annotated[
+    Pipeline,
+    typer.Option(help="relay: prefill, relay, main. direct: prefill, main. auto: for each request, by prefix hits and the link."),
+]
 HandoffOption = Annotated[Handoff, typer.Option(help="How the relay hands over to main; auto follows the relay's load.")]
 ModelDirOption = Annotated[Path, typer.Option(envvar="PDD_MODEL_DIR", help="Where `pdd model fetch` put the model.")]
 LogDirOption = Annotated[Path | None, typer.Option(help="Folder for one log file per process [a new temporary one]")]

@@ -48,6 +48,7 @@ class EngineName(enum.StrEnum):
 
 
 class Pipeline(enum.StrEnum):
+    AUTO = "auto"
     RELAY = "relay"
     DIRECT = "direct"
 
@@ -63,7 +64,7 @@ class MeshOptions:
     """What a local mesh is to be. Addresses are host:port; port 0 takes a free one."""
 
     engine: EngineName = EngineName.SIM
-    pipeline: Pipeline = Pipeline.RELAY
+    pipeline: Pipeline = Pipeline.AUTO
     handoff: Handoff = Handoff.AUTO
     prefills: int = 1
     relays: int = 1
@@ -83,7 +84,7 @@ class MeshOptions:
         if self.prefills < 1 or self.mains < 1:
             raise ValueError("a mesh needs at least one prefill and one main")
         if self.relays < 0 or (self.relays == 0 and self.pipeline is Pipeline.RELAY):
-            raise ValueError("the relay pipeline needs at least one relay; use --pipeline direct to go without")
+            raise ValueError("the relay pipeline needs at least one relay; use --pipeline auto or direct to go without")
         if self.rtt_ms < 0 or self.rate_mbit <= 0:
             raise ValueError(f"a link of {self.rate_mbit:g} Mbit/s and {self.rtt_ms:g} ms RTT can't be built: rate > 0, RTT >= 0")
 
@@ -138,6 +139,7 @@ def plan_mesh(options: MeshOptions, addresses: Addresses) -> MeshPlan:
         "PDD_LISTEN": addresses.grpc,
         "PDD_HTTP": addresses.http,
         "PDD_PIPELINE": options.pipeline.value,
+        "PDD_WAN_MBIT": f"{options.rate_mbit:g}",  # believed until measured
         "PDD_HANDOFF": options.handoff.value,
     }
     behind_link = {"PDD_WAN_CONTROL": addresses.wan_control_url}

@@ -31,7 +31,7 @@ def up(
     relays: Annotated[int, typer.Option(min=0, help="Relay decoders, in site a.")] = 1,
     mains: Annotated[int, typer.Option(min=1, help="Main decoders, in site b.")] = 1,
     prefills: Annotated[int, typer.Option(min=1, help="Prefill instances, in site a.")] = 1,
-    pipeline: PipelineOption = Pipeline.RELAY,
+    pipeline: PipelineOption = Pipeline.AUTO,
     handoff: HandoffOption = Handoff.AUTO,
     http: Annotated[str, typer.Option(help="Address of the OpenAI-compatible API; port 0 takes a free one.")] = "127.0.0.1:8000",
     grpc: Annotated[str, typer.Option(help="Address of the gRPC API.")] = "127.0.0.1:50050",

@@ -10,6 +10,7 @@ from services.config import CachingSettings
 class MainSettings(CachingSettings):
     instance_id: str = Field(default="main-0", min_length=1, max_length=64)
     site: str = Field(default="b", min_length=1)
+    catalog_interval_ms: float = Field(default=200.0, gt=0, description="Larger batches: the catalog is across the slow link.")
     wan_control: str | None = Field(
         default=None, description="http://host:port of the WAN relay; a port leased there is advertised."
     )

@@ -21,8 +21,8 @@ SLOW_LINK = ("--rate", "100", "--rtt", "40")
 
 
 async def test_ask_shows_an_answer_by_prefill_relay_and_main_and_its_timeline() -> None:
-    async with started(*UP, *SLOW_LINK) as up:
-        await up.until("ready")
+    async with started(*UP, *SLOW_LINK, "--pipeline", "relay") as up:
+        await up.until("ready. ")
         code, output = await ended("ask", "--url", up.grpc_address, "--max-tokens", "300", "--min-tokens", "300", QUESTION)
         assert code == 0, output
         made = {source: int(count) for source, count in re.findall(r"(\S+): (\d+) tokens?\b", output)}
@@ -35,7 +35,7 @@ async def test_ask_shows_an_answer_by_prefill_relay_and_main_and_its_timeline() 
 
 async def test_sigterm_stops_everything_in_good_order() -> None:
     async with started(*UP, "--relays", "2") as up:
-        await up.until("ready")
+        await up.until("ready. ")
         processes = children_of(up.process.pid)
         assert len(processes) == 7  # registry, link, prefill, two relays, main, gateway
         up.process.send_signal(signal.SIGTERM)
@@ -46,7 +46,7 @@ async def test_sigterm_stops_everything_in_good_order() -> None:
 
 async def test_everything_dies_with_a_pdd_up_that_is_killed() -> None:
     async with started(*UP) as up:
-        await up.until("ready")
+        await up.until("ready. ")
         processes = children_of(up.process.pid)
         up.process.kill()
         await up.process.wait()
@@ -55,7 +55,7 @@ async def test_everything_dies_with_a_pdd_up_that_is_killed() -> None:
 
 async def test_a_process_that_dies_is_named_and_the_mesh_goes_on_until_the_gateway_dies() -> None:
     async with started(*UP) as up:
-        await up.until("ready")
+        await up.until("ready. ")
         processes = children_of(up.process.pid)
         os.kill(up.pid_of("relay-0"), signal.SIGKILL)
         assert "relay-0 was killed by SIGKILL" in await up.until("relay-0 was")
@@ -85,6 +85,7 @@ async def test_a_port_in_use_is_one_line() -> None:
 async def test_demo_leaves_nothing_behind() -> None:
     code, output = await ended("demo", "--engine", "sim", "--max-tokens", "50", *SLOW_LINK)
     assert code == 0, output
+    assert "engine sim, pipeline relay" in output
     assert "50 output tokens" in output
     assert "no process of the mesh is left" in output
     pids = [int(pid) for pid in re.findall(r"\(pid (\d+)\)", output)]

@@ -21,8 +21,8 @@ TOKENS = 120
 
 
 async def test_every_way_of_asking_gives_the_same_answer_and_leaves_nothing_running(http: aiohttp.ClientSession) -> None:
-    async with started("up", "--engine", "sim", *ANY_PORTS) as up:
-        await up.until("ready")
+    async with started("up", "--engine", "sim", "--pipeline", "relay", *ANY_PORTS) as up:
+        await up.until("ready. ")
         found = re.search(r"^OpenAI API: +(\S+)/v1$", up.output, re.MULTILINE)
         assert found, up.output
         url = found[1]

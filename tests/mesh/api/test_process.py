@@ -32,7 +32,7 @@ async def test_without_instances_it_lives_and_is_not_ready(http: aiohttp.ClientS
         async with http.get(f"{url}/health") as reply:
             assert reply.status == 200
         async with http.get(f"{url}/ready") as reply:
-            assert (reply.status, (await reply.json())["missing"]) == (503, ["prefill", "relay", "main"])
+            assert (reply.status, (await reply.json())["missing"]) == (503, ["prefill", "main"])
         async with http.post(f"{url}/v1/chat/completions", json=CHAT) as reply:
             assert (reply.status, (await reply.json())["error"]["code"]) == (503, "no_instance")
         async with open_channel(rpc) as channel:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeAlias
 
 import pytest
 
@@ -19,3 +21,13 @@ def reference(model_dir: Path, card: ModelCard) -> dict[str, list[int]]:
     gguf = next(model_dir.glob("*.gguf"))
     answers = greedy_continuations(gguf, [card.encode(case.text) for case in CASES], REFERENCE_TOKENS)
     return dict(zip((case.name for case in CASES), answers, strict=True))
+
+
+Continue: TypeAlias = Callable[[list[int], int], list[int]]
+
+
+@pytest.fixture(scope="session")
+def alone(model_dir: Path) -> Continue:
+    """So many greedy ids after a prompt, as one process makes them."""
+    gguf = next(model_dir.glob("*.gguf"))
+    return lambda ids, count: greedy_continuations(gguf, [ids], count)[0]

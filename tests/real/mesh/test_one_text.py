@@ -6,8 +6,7 @@ Real processes, the real model, greedy, a real TCP link with 40 ms of round trip
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import AsyncIterator
 from functools import partial
 from pathlib import Path
 
@@ -16,7 +15,8 @@ import pytest
 import pytest_asyncio
 
 from pdd.model.card import ModelCard
-from pdd.v1 import inference_pb2, inference_pb2_grpc
+from pdd.v1 import inference_pb2_grpc
+from tests.real.mesh.asking import BLOCK_BYTES, BLOCK_TOKENS, Answer, ask
 from tests.real.mesh.prompts import CASES, Case
 from tests.real.mesh.support import Mesh, running_mesh, set_link_rate
 
@@ -24,25 +24,14 @@ pytestmark = [pytest.mark.real, pytest.mark.processes, pytest.mark.timeout(600)]
 
 TOKENS = 200
 EAGER_AT_LEAST = 16
-BLOCK_TOKENS = 16
-BLOCK_BYTES = 30 * 2 * 192 * 2 * BLOCK_TOKENS  # layers, K and V, KV heads × head size, f16
 NEIGHBOURS = ("Count to ten.", "List three rivers.", "Hi!")
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    tokens: list[int]
-    sources: list[str]
-    text: str
-    timeline: inference_pb2.Timeline
-    usage: inference_pb2.Usage
 
 
 @pytest_asyncio.fixture(scope="module", params=["direct", "one_shot", "catch_up"], loop_scope="module")
 async def mesh(request: pytest.FixtureRequest, model_dir: Path) -> AsyncIterator[Mesh]:
     pipeline = "direct" if request.param == "direct" else "relay"
     handoff = "one_shot" if request.param == "direct" else request.param
-    async with running_mesh(model_dir, pipeline, handoff) as mesh:
+    async with running_mesh(model_dir, pipeline, handoff, PDD_PREFIX_CACHE_MB="0") as mesh:
         yield mesh
 
 
@@ -107,31 +96,3 @@ async def open_link(mesh: Mesh, opened_at: int, tokens: int) -> None:
     """Let main's KV arrive once the relay has made enough tokens: the handoff then waits for that and not for a clock."""
     if opened_at <= tokens < 2 * opened_at:
         await set_link_rate(mesh, None)
-
-
-async def ask(
-    stub: inference_pb2_grpc.InferenceAsyncStub,
-    prompt: list[int],
-    count: int,
-    on_tokens: Callable[[int], Awaitable[None]] | None = None,
-) -> Answer:
-    request = inference_pb2.GenerateRequest(
-        tokens=inference_pb2.TokenInput(ids=prompt),
-        options=inference_pb2.GenerateOptions(max_tokens=count, temperature=0, ignore_eos=True),
-    )
-    tokens: list[int] = []
-    sources: list[str] = []
-    text = ""
-    done: inference_pb2.Done | None = None
-    async for reply in stub.Generate(request, timeout=180):
-        if reply.HasField("delta"):
-            assert reply.delta.first_index == len(tokens) or not reply.delta.tokens
-            tokens += reply.delta.tokens
-            sources += [reply.delta.source] * len(reply.delta.tokens)
-            text += reply.delta.text
-            if on_tokens is not None:
-                await on_tokens(len(tokens))
-        else:
-            done = reply.done
-    assert done is not None
-    return Answer(tokens, sources, text, done.timeline, done.usage)

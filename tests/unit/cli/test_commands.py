@@ -32,7 +32,7 @@ def test_up_has_the_options_of_a_mesh(option: str) -> None:
 
 
 def test_a_mesh_without_relays_is_a_usage_error() -> None:
-    code, output = run("up", "--engine", "sim", "--relays", "0")
+    code, output = run("up", "--engine", "sim", "--pipeline", "relay", "--relays", "0")
     assert code == 2
     assert "needs at least one relay" in output
 

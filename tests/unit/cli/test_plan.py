@@ -2,6 +2,7 @@ from pathlib import Path
 
 import pytest
 
+from gateway.mesh.settings import MeshSettings, PipelineChoice
 from pdd.cli.plan import (
     GATEWAY_ENVIRONMENT,
     PROCESS_ENVIRONMENT,
@@ -53,6 +54,7 @@ def test_processes_learn_the_options() -> None:
         environment={"PDD_SLOTS": "3"},
     )
     plan = plan_mesh(options, ADDRESSES)
+    assert plan.gateway.environment["PDD_WAN_MBIT"] == "20"
     assert plan.wan.environment["PDD_WAN_RTT_MS"] == "12.5"
     assert plan.wan.environment["PDD_WAN_RATE_MBIT"] == "20"
     assert plan.gateway.environment["PDD_PIPELINE"] == "direct"
@@ -85,15 +87,22 @@ def test_what_names_one_process_is_not_inherited() -> None:
     [
         ({"mains": 0}, "main"),
         ({"prefills": 0}, "prefill"),
-        ({"relays": 0}, "relay"),
+        ({"relays": -1}, "relay"),
+        ({"relays": 0, "pipeline": Pipeline.RELAY}, "relay"),
         ({"rate_mbit": 0}, "rate"),
         ({"rtt_ms": -1}, "RTT"),
     ],
 )
-def test_a_mesh_that_could_not_serve_is_refused(wrong: dict[str, int], says: str) -> None:
+def test_a_mesh_that_could_not_serve_is_refused(wrong: dict[str, object], says: str) -> None:
     with pytest.raises(ValueError, match=says):
         MeshOptions(**wrong)  # type: ignore[arg-type]
 
 
-def test_the_direct_pipeline_needs_no_relay() -> None:
-    assert MeshOptions(pipeline=Pipeline.DIRECT, relays=0).relays == 0
+@pytest.mark.parametrize("pipeline", [Pipeline.DIRECT, Pipeline.AUTO])
+def test_only_the_relay_pipeline_needs_a_relay(pipeline: Pipeline) -> None:
+    assert MeshOptions(pipeline=pipeline, relays=0).relays == 0
+
+
+def test_every_pipeline_that_the_gateway_takes_can_be_asked_for() -> None:
+    assert {pipeline.value for pipeline in Pipeline} == {choice.value for choice in PipelineChoice}
+    assert MeshOptions().pipeline.value == MeshSettings.model_fields["pipeline"].default.value

@@ -37,6 +37,22 @@ def test_connections_are_known_by_instance() -> None:
     assert connected == {"main-0": 0, "main-1": 1}
 
 
+def test_the_catalog_is_synced_or_not_whenever_the_metrics_are_read() -> None:
+    registry, synced = CollectorRegistry(), [False, True]
+    metrics = MeshMetrics(registry)
+    assert registry.get_sample_value("pdd_catalog_synced") == 0
+    metrics.watch_catalog(lambda: synced.pop())
+    assert [registry.get_sample_value("pdd_catalog_synced") for _ in range(2)] == [1, 0]
+
+
+def test_a_request_waits_until_it_has_a_plan() -> None:
+    registry = CollectorRegistry()
+    metrics = GatewayMetrics(registry)
+    with metrics.waiting():
+        assert registry.get_sample_value("pdd_requests_waiting") == 1
+    assert registry.get_sample_value("pdd_requests_waiting") == 0
+
+
 def test_generations_are_counted_by_pipeline_and_mode() -> None:
     registry = CollectorRegistry()
     metrics = GatewayMetrics(registry)

@@ -12,6 +12,7 @@ from gateway.config import GatewaySettings
 from gateway.generation import MeshErrorCode
 from gateway.mesh.settings import MeshSettings
 from gateway.metrics import GatewayMetrics, MeshMetrics
+from gateway.routing.plan import ReasonCode
 from pdd.engine.config import EngineSettings
 from pdd.v1 import kv_pb2
 from services.main.config import MainSettings
@@ -19,7 +20,9 @@ from services.prefill.config import PrefillSettings
 from services.relay.config import RelaySettings
 from wan.config import WanSettings
 
-TEXT = (Path(__file__).parents[3] / "docs" / "operations.md").read_text()
+ROOT = Path(__file__).parents[3]
+TEXT = (ROOT / "docs" / "operations.md").read_text()
+WARNING = re.compile(r'log\.(?:warning|error)\(\s*"([^"]+)"')
 SETTINGS: tuple[type[BaseSettings], ...] = (
     EngineSettings,
     GatewaySettings,
@@ -76,6 +79,18 @@ def test_every_reason_to_refuse_a_transfer_is_documented() -> None:
     prefix = "REFUSAL_REASON_"
     reasons = {value.name.removeprefix(prefix) for value in kv_pb2.RefusalReason.DESCRIPTOR.values} - {"UNSPECIFIED"}
     assert {reason for reason in reasons if f"`{reason}`" not in TEXT} == set()
+
+
+@pytest.mark.parametrize("code", list(ReasonCode), ids=lambda code: code.value)
+def test_every_reason_of_a_plan_is_documented(code: ReasonCode) -> None:
+    assert f"| `{code.value}` |" in TEXT
+
+
+def test_what_is_logged_of_the_prefix_catalog_is_documented() -> None:
+    logged = [line for path in (ROOT / "pdd" / "catalog").glob("*.py") for line in re.findall(WARNING, path.read_text())]
+    lines = {line for line in logged if "catalog" in line}
+    assert len(lines) >= 8
+    assert {line for line in lines if not any(part in TEXT for part in (f"`{line}`", f"`{line.partition(';')[0]}`"))} == set()
 
 
 def test_every_metric_is_documented_and_every_documented_one_exists() -> None:

@@ -46,6 +46,16 @@ def test_the_prefix_cache_may_hold_half_of_the_budget_unless_told_otherwise(
     assert kind().prefix_cache_bytes == expected_mb << 20
 
 
+@pytest.mark.parametrize(("kind", "interval_ms"), [(PrefillSettings, 100), (MainSettings, 200)])
+def test_main_tells_the_catalog_across_the_link_less_often(
+    kind: type[PrefillSettings | MainSettings], interval_ms: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PDD_CATALOG_INTERVAL_MS", raising=False)
+    assert kind().catalog_interval_ms == interval_ms
+    monkeypatch.setenv("PDD_CATALOG_INTERVAL_MS", "50")
+    assert kind().catalog_interval_ms == 50
+
+
 def test_half_of_the_budget_may_wait_for_a_link_unless_told_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PDD_KV_BUDGET_MB", "100")
     monkeypatch.delenv("PDD_BACKLOG_MB", raising=False)
