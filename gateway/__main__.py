@@ -52,7 +52,7 @@ async def serve_gateway(settings: GatewaySettings, mesh_settings: MeshSettings, 
         RedisPrefixCatalog(settings.redis_url) as catalog,
         Mesh(mesh_settings, registry, catalog, card, gateway=gateway, observer=observer) as mesh,
     ):
-        observer.watch_catalog(lambda: not mesh.degraded())
+        observer.watch_catalog(lambda: mesh.catalog_synced)
         prompting = Prompting(card, lambda: _context_tokens(card, mesh), random_bits)
         answers = Answers(mesh, Vocabulary(card.tokenizer), GatewayMetrics(metrics))
         api = Api(

@@ -102,7 +102,7 @@ class Prompting:
         if not messages:
             raise InvalidRequest(field, "at least one message is needed")
         self.check_pieces(len(messages), field)
-        self._check_characters(sum(len(message["content"]) for message in messages), field)
+        self._check_characters(sum(len(message["content"]) for message in messages), field, self._context_tokens())
         for place, message in enumerate(messages):
             if message["role"] not in CHAT_ROLES:
                 roles = ", ".join(sorted(CHAT_ROLES))
@@ -115,8 +115,8 @@ class Prompting:
 
     def text(self, text: str, field: str = "prompt") -> tuple[int, ...]:
         """Ids of a text as it stands. Raises InvalidRequest."""
-        self._check_characters(len(text), field)
         limit = self._context_tokens()
+        self._check_characters(len(text), field, limit)
         probe = _PROBE_CHARACTERS_PER_TOKEN * limit
         if len(text) > probe and (found := len(self.card.encode(text[:probe]))) > limit:
             raise _too_long(field, f"over {found}", limit)
@@ -138,8 +138,7 @@ class Prompting:
         spec = GenerationSpec(prompt, self._sampling(len(prompt), options), label, streaming, expected_tokens)
         return Ask(spec, options.stop)
 
-    def _check_characters(self, count: int, field: str) -> None:
-        limit = self._context_tokens()
+    def _check_characters(self, count: int, field: str, limit: int) -> None:
         bound = MAX_CHARACTERS_PER_TOKEN * limit
         if count > bound:
             message = f"it has {count} characters; with the context of {limit} tokens at most {bound} are read"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 
@@ -109,6 +110,7 @@ def _above_zero(name: str, value: float, high: float) -> float:
     return _shortest(value)
 
 
+@lru_cache(1024)  # clients use few values, and this is most of what reading a message takes
 def _shortest(value: float) -> float:
     """The 64-bit float with the fewest decimal digits among those that round to the 32-bit `value`."""
     return float(str(np.float32(value))) if math.isfinite(value) else value

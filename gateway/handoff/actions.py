@@ -5,7 +5,7 @@ Carried out in order, at once and without waiting, by `gateway.mesh.request`.
 How decoders join. OpenRelay and StartTransfer are answered with Unavailable where nobody is found, and with nothing where
 somebody is. While there is no handle in that role, what is to be sent to it is dropped. Either action gives prefill one more job
 of the same request, with the new decoder as its only target, and the machine knows roles, not handles. So whoever carries it out
-    hands on FirstToken of the first job alone;
+    hands on one FirstToken, of the job whose comes first: prefill gives the first one up where its last target is lost;
     tells the failure of such a job, and of the first one after FirstToken, as TransferFailed of each of its targets: those of the
       other job do not suffer by it;
     hands on prefill's Closed when its last job has closed and none is to come, and carries out Abort of prefill for every job.

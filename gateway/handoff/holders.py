@@ -102,6 +102,8 @@ class Holders:
     def loss(self, event: Trouble, *, first_token: bool) -> Loss | None:
         """Take bad news, and say what is lost by it; None for nothing. `first_token`: prefill has given its token."""
         role = event.role
+        if isinstance(event, Unavailable) and self._prefill_reopened and Role.PREFILL in self._open:
+            self._open.remove(Role.PREFILL)  # there is no job for it either
         if role not in self._open:
             return None
         if isinstance(event, TransferFailed):
@@ -117,8 +119,6 @@ class Holders:
             return None
         match event:
             case Unavailable(message=message):
-                if self._prefill_reopened and Role.PREFILL in self._open:
-                    self._open.remove(Role.PREFILL)  # there is no job for it either
                 return Loss(lost, MeshErrorCode.NO_INSTANCE, message)
             case Failed(code=code, message=message):
                 return Loss(lost, code, message)

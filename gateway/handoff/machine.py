@@ -12,6 +12,7 @@ Phases
       STOPPING      ends      idle or computing    relay Stopped             MAIN_DECODES
       MAIN_DECODES  closed    extends, decodes     main Finished             OVER
                     (none)    waits for its KV     KvLate (direct)           RECALLING
+                              is lost (direct)                               RELAYING
       RECALLING     (held)    waits for its KV     main Recalled             RELAYING, or MAIN_DECODES without a relay
                                                    main Extended             MAIN_DECODES
       any                                          an end, see rule 3        OVER
@@ -33,6 +34,7 @@ Rules
     6. A relay is not stopped, and main given nothing, while main has no slot for the request: it would freeze in main's queue.
     7. While the relay decodes main is not needed: if it fails, or its KV can't reach it, the relay makes the answer to its end.
     8. A relay that joined late is never needed: if none is to be had, or it fails, main goes on from the log.
+    9. A main that is lost on `direct` before it has shown a token is replaced by a relay, which makes the answer to its end.
 """
 
 from __future__ import annotations
@@ -68,7 +70,7 @@ from gateway.handoff.events import (
     Unavailable,
     Wanted,
 )
-from gateway.handoff.holders import DecoderEvent, Holders, Trouble
+from gateway.handoff.holders import DecoderEvent, Holders, Loss, Trouble
 from gateway.handoff.pace import Measured
 from gateway.handoff.phase import BrokenProtocol, Phase
 from gateway.handoff.showing import check_end, show
@@ -103,6 +105,7 @@ class HandoffMachine:
         self._switch = Switch(leaning, self._catch_up)
         self._holders = Holders(*_PLANNED[pipeline])
         self._kept: list[tuple[DecoderEvent, float]] = []  # heard before its turn: rule 2
+        self._replaced: Loss | None = None  # why main was: rule 9
         self._actions: list[Action] = []
 
     @property
@@ -281,6 +284,10 @@ class HandoffMachine:
             self._go_on_without_main(loss.message)
         elif loss.roles == {Role.RELAY} and self._holders.can_spare(Role.RELAY):
             self._go_on_without_relay(loss.message, now_s)
+        elif event.role is Role.MAIN and self.log.next_index <= 1 and self._holders.join(Role.RELAY):
+            self._replace_main(loss)
+        elif isinstance(event, Unavailable) and self._replaced is not None:
+            self._fail(self._replaced.code, Role.MAIN, self._replaced.message)
         else:
             self._fail(loss.code, event.role, loss.message)
 
@@ -292,6 +299,13 @@ class HandoffMachine:
         elif self.phase is Phase.RECALLING:
             self.phase = Phase.RELAYING
             self._hear_kept()
+
+    def _replace_main(self, loss: Loss) -> None:
+        self._replaced = loss
+        self._give_up(Role.MAIN, loss.message)
+        self._actions.append(OpenRelay(loss.message))
+        if self.phase is Phase.MAIN_DECODES:
+            self.phase = Phase.RELAYING
 
     def _go_on_without_relay(self, why: str, now_s: float) -> None:
         self._give_up(Role.RELAY, why)

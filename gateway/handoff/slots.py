@@ -40,8 +40,10 @@ class SlotBook:
 
     def grant(self) -> tuple[int, DecoderLoad | None] | None:
         """Whose turn it is, and the load as it is to see it; None where nobody waits or no slot is free. Ask until None."""
+        if not self._queue:
+            return None
         load = self._with_those_going()
-        if not self._queue or (load is not None and full(load)):
+        if load is not None and full(load):
             return None
         handle = next(iter(self._queue))
         del self._queue[handle]

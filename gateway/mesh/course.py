@@ -104,21 +104,24 @@ class Course:
 
     def _look_for_kv(self, since_s: float) -> None:
         self._timer = None
-        why = kv_is_late(self.plan, self._planner.policy, waited_s=self._loop.time() - since_s)
+        policy = self._planner.policy
+        waited_s = max(policy.stall_budget_s, self._loop.time() - since_s)  # a timer may fire a tick of the clock early
+        why = kv_is_late(self.plan, policy, waited_s=waited_s)
         if why is not None:
             self._deliver(KvLate(why))
 
     def _look_at_length(self) -> None:
         self._timer = None
         planned = self._planned
-        main = main_for(planned.plan, self._planner.snapshot(planned.hashes), planned.asked, self._planner.policy)
+        snapshot = self._planner.snapshot(planned.hashes)
+        main = main_for(planned.plan, snapshot, planned.asked, self._planner.policy)
         if main is not None:
             why = longer_than_expected(
                 planned.plan,
                 self._planner.policy,
                 shown_tokens=self._shown(),
                 max_tokens=planned.asked.max_tokens,
-                step_s=0.0,
+                step_s=snapshot.step_s(planned.plan.relay),
                 link=self._link(main, self._loop.time()),
             )
             if why is not None:

@@ -31,7 +31,7 @@ from gateway.routing.goodput import LinkBook
 from gateway.routing.plan import Plan
 from gateway.routing.routes import needed_roles
 from gateway.routing.settings import RoutePolicy
-from pdd.catalog.base import Registration, Registry
+from pdd.catalog.base import Registration, Registry, Role
 from pdd.catalog.follower import CatalogFollower
 from pdd.catalog.prefixes import PrefixCatalog
 from pdd.identity import Instance, RequestId
@@ -111,8 +111,17 @@ class Mesh:
 
     def degraded(self) -> tuple[str, ...]:
         """What is not as it should be, while requests are served all the same."""
-        reason = self._follower.reason
-        return () if reason is None else (f"prefix catalog: {reason}; prefix hits may be missed",)
+        found: list[str] = []
+        if not self.catalog_synced:
+            found.append(f"prefix catalog: {self._follower.reason}; prefix hits may be missed")
+        if self._policy.pipeline is None and all(one.role is not Role.RELAY for one in self._view.registrations()):
+            found.append("no relay is connected: answers stall after their first token where main lacks much of the prompt")
+        return tuple(found)
+
+    @property
+    def catalog_synced(self) -> bool:
+        """The gateway knows what every instance has published of its prefix cache."""
+        return self._follower.synced
 
     def connected(self) -> int:
         """Instances that can be given a request now."""

@@ -25,39 +25,48 @@ class _Job:
 
 class PrefillJobs:
     def __init__(
-        self, link: PrefillLink, request: RequestId, spec: GenerationSpec, deliver: Callable[[Sequence[HandoffEvent]], None]
+        self,
+        link: Callable[[], PrefillLink],
+        request: RequestId,
+        spec: GenerationSpec,
+        deliver: Callable[[Sequence[HandoffEvent]], None],
     ) -> None:
+        """`link` gives the stream to prefill as it is now: it may have been opened anew between two jobs."""
         self._link = link
         self._request = request
         self._spec = spec
         self._deliver = deliver
-        self._open: dict[_Job, int] = {}  # with its handle
+        self._open: dict[_Job, tuple[PrefillLink, int]] = {}  # with its handle
         self._started = False
-        self._answered = False  # the first job has given its token
+        self._answered = False  # index 0 is there
 
     def start(self, targets: Sequence[Registration]) -> None:
         """Have the prompt computed, or taken from the cache, and sent to decoders that were sent their admission."""
         roles = {target.instance.id: target.role for target in targets}
         job = _Job(tuple(roles.values()), first=not self._started)
         self._started = True
-        self._open[job] = self._link.open(partial(self._heard, job), roles)
-        self._link.start(self._open[job], self._request, self._spec, targets)
+        link = self._link()
+        handle = link.open(partial(self._heard, job), roles)
+        self._open[job] = link, handle
+        link.start(handle, self._request, self._spec, targets)
 
     def abort(self, reason: str) -> None:
-        for handle in self._open.values():
-            self._link.abort(handle, reason)
+        for link, handle in self._open.values():
+            link.abort(handle, reason)
 
     def _heard(self, job: _Job, events: Sequence[HandoffEvent]) -> None:
-        told = [one for event in events for one in self._told(job, event)]
-        if told:
-            self._deliver(told)
+        for event in events:  # one by one: the next job may be started on what is told, before this one's Closed is looked at
+            told = tuple(self._told(job, event))
+            if told:
+                self._deliver(told)
 
     def _told(self, job: _Job, event: HandoffEvent) -> Iterator[HandoffEvent]:
         match event:
+            case FirstToken() if self._answered:
+                pass
             case FirstToken():
-                self._answered = self._answered or job.first
-                if job.first:
-                    yield event
+                self._answered = True
+                yield event
             case Failed(code=code, message=message) if not job.first or self._answered:
                 yield from (TransferFailed(role, message, code) for role in job.targets)
             case Closed() | Lost():

@@ -15,6 +15,8 @@ from gateway.routing.plan import Plan, Wait
 
 Decide = Callable[[float], Plan | Wait]  # given the seconds that the request has waited; raises MeshError
 
+_LEAST_WAIT_S = 0.001  # what rounding leaves of a budget may be too short for a clock to move
+
 
 class RelayQueue:
     def __init__(self, bound: int, budget_s: float) -> None:
@@ -58,7 +60,7 @@ class RelayQueue:
             else:
                 left_s = found.at_most_s
             with suppress(TimeoutError):  # then it is decided without a slot
-                async with asyncio.timeout(left_s):
+                async with asyncio.timeout(max(left_s, _LEAST_WAIT_S)):
                     await turn.wait()
             turn.clear()
             found = decide(loop.time() - began_s)

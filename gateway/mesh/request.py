@@ -96,7 +96,7 @@ class RunningRequest:
         self._ids: dict[Role, str] = {}
         self._links = links
         self._decoders: dict[Role, tuple[DecodeLink, int]] = {}  # with the handle
-        self._prefill = PrefillJobs(links.prefill(course.plan.prefill.instance), request, spec, self.deliver)
+        self._prefill = PrefillJobs(lambda: links.prefill(course.plan.prefill.instance), request, spec, self.deliver)
         self._machine = machine
         self._settings = settings
         self._observer = observer

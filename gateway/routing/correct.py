@@ -11,10 +11,10 @@ from dataclasses import replace
 from gateway.generation import MeshError
 from gateway.handoff.machine import Pipeline
 from gateway.routing.plan import Plan, ReasonCode
-from gateway.routing.routes import Route, best_route, full
+from gateway.routing.routes import best_relay, best_route, full
 from gateway.routing.settings import RoutePolicy
 from gateway.routing.snapshot import Link, RouteRequest, Snapshot
-from pdd.catalog.base import Registration
+from pdd.catalog.base import Registration, Role
 
 
 def kv_is_late(
@@ -64,23 +64,23 @@ def longer_than_expected(
 
 
 def relay_for(plan: Plan, snapshot: Snapshot, request: RouteRequest, policy: RoutePolicy) -> Registration | None:
-    """A relay with a free slot for a direct request that runs; None where there is none."""
-    route = _route_from(plan, snapshot, request, replace(policy, pipeline=Pipeline.RELAY))
-    return None if route is None or route.relay is None or full(route.relay, policy) else route.relay.registration
+    """A relay with a free slot for a direct request that runs, whose main may be lost.
+
+    None where there is none, or the request is to do without one.
+    """
+    if plan.reason_code is ReasonCode.FORCED:
+        return None
+    prefill = next((one for one in snapshot.candidates if one.registration.instance == plan.prefill.instance), None)
+    relay = None if prefill is None else best_relay(snapshot.candidates, prefill, request, policy)
+    return None if relay is None or full(relay, policy) else relay.registration
 
 
 def main_for(plan: Plan, snapshot: Snapshot, request: RouteRequest, policy: RoutePolicy) -> Registration | None:
     """A main for a singular request that runs; None where there is none."""
-    route = _route_from(plan, snapshot, request, replace(policy, pipeline=Pipeline.DIRECT))
-    return None if route is None else route.main.registration
-
-
-def _route_from(plan: Plan, snapshot: Snapshot, request: RouteRequest, policy: RoutePolicy) -> Route | None:
-    """The best one that keeps the instances which the request has."""
-    kept = {role: registration.instance for role, registration in plan.instances().items()}
-    registrations = ((one, one.registration) for one in snapshot.candidates)
-    candidates = [one for one, its in registrations if kept.get(its.role, its.instance) == its.instance]
+    kept = plan.prefill.instance
+    candidates = [one for one in snapshot.candidates if one.registration.instance == kept or one.registration.role is Role.MAIN]
     try:
-        return best_route(replace(snapshot, candidates=candidates), request, policy)
+        route = best_route(replace(snapshot, candidates=candidates), request, replace(policy, pipeline=Pipeline.DIRECT))
     except MeshError:
         return None
+    return route.main.registration

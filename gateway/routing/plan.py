@@ -71,4 +71,6 @@ class Wait:
 
 def _plain(text: str) -> str:
     """Text that can neither end its pair nor the header's line."""
+    if text.isascii() and text.isprintable() and ";" not in text:
+        return text
     return "".join(char if " " <= char <= "~" and char != ";" else "?" for char in text)

@@ -51,12 +51,19 @@ def best_route(snapshot: Snapshot, request: RouteRequest, policy: RoutePolicy) -
     fitting = {role: _fitting(snapshot.candidates, role, request.tokens) for role in needed}
     if policy.pipeline is None:
         fitting[Role.RELAY] = _holding(snapshot.candidates, Role.RELAY, request.tokens)
-    relays = sorted(fitting.get(Role.RELAY, ()), key=lambda one: (full(one, policy), one.pressure, one.id))
+    relays = _by_load(fitting.get(Role.RELAY, ()), policy)
     for prefill, main in _ranked(snapshot, request, policy, fitting[Role.PREFILL], fitting[Role.MAIN], relays):
         relay = _first_compatible(prefill, relays)
         if _compatible(prefill, main) and (relay is not None or Role.RELAY not in needed):
             return _route(snapshot, request, policy, prefill, main, relay)
     raise MeshError(MeshErrorCode.NO_INSTANCE, _incompatible(fitting, needed))
+
+
+def best_relay(
+    candidates: Sequence[Candidate], prefill: Candidate, request: RouteRequest, policy: RoutePolicy
+) -> Candidate | None:
+    """The least loaded that can take the prefill's KV, a full one only where all are; None where there is none."""
+    return _first_compatible(prefill, _by_load(_holding(candidates, Role.RELAY, request.tokens), policy))
 
 
 def full(relay: Candidate, policy: RoutePolicy) -> bool:
@@ -80,7 +87,7 @@ def _ranked(
 ) -> Iterator[tuple[Candidate, Candidate]]:
     """All pairs, the best first: a relay at hand, main's and prefill's load bound, cost, ids."""
     busy_prefills, busy_mains = _over_bound(prefills, policy), _over_bound(mains, policy)
-    prefill_costs = {one.id: _prefill_s(one, request, policy) + policy.crowding_s * one.pressure for one in prefills}
+    prefill_costs = {one.id: _prefill_cost_s(one, request, policy) for one in prefills}
     main_ranks = {one.id: _main_rank(one, one.id in busy_mains, request, policy) for one in mains}
     main_costs = {one.id: _main_wait_s(one, request, policy) + policy.crowding_s * one.pressure for one in mains}
     keyed = []
@@ -119,8 +126,18 @@ def _route(
 
 
 def _prefill_s(prefill: Candidate, request: RouteRequest, policy: RoutePolicy) -> float:
-    computed = request.prompt_tokens - min(prefill.cached_tokens, request.prompt_tokens - 1)  # the last token always is
-    return (prefill.waiting_tokens + computed) / (prefill.prefill_tokens_s or policy.prefill_tokens_s)
+    return (prefill.waiting_tokens + _computed_tokens(prefill, request)) / (prefill.prefill_tokens_s or policy.prefill_tokens_s)
+
+
+def _prefill_cost_s(prefill: Candidate, request: RouteRequest, policy: RoutePolicy) -> float:
+    """Its time, and what its computing costs those behind it: a wait for the prefix ends, work done twice is lost."""
+    computing_s = _computed_tokens(prefill, request) / (prefill.prefill_tokens_s or policy.prefill_tokens_s)
+    others_s = policy.computing_weight * computing_s + policy.crowding_s * prefill.pressure
+    return _prefill_s(prefill, request, policy) + others_s
+
+
+def _computed_tokens(prefill: Candidate, request: RouteRequest) -> int:
+    return request.prompt_tokens - min(prefill.cached_tokens, request.prompt_tokens - 1)  # the last token always is
 
 
 def _main_wait_s(main: Candidate, request: RouteRequest, policy: RoutePolicy) -> float:
@@ -162,6 +179,10 @@ def _fitting(candidates: Sequence[Candidate], role: Role, tokens: int) -> list[C
 
 def _holding(candidates: Sequence[Candidate], role: Role, tokens: int) -> list[Candidate]:
     return [one for one in candidates if one.registration.role is role and one.registration.context_tokens >= tokens]
+
+
+def _by_load(relays: Sequence[Candidate], policy: RoutePolicy) -> list[Candidate]:
+    return sorted(relays, key=lambda one: (full(one, policy), one.pressure, one.id))
 
 
 def _first_compatible(prefill: Candidate, decoders: Sequence[Candidate]) -> Candidate | None:

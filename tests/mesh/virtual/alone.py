@@ -14,6 +14,8 @@ from pdd.engine.sim.digest import ROOT, choose, logits, token_kv
 from pdd.engine.sim.vocabulary import sim_vocabulary
 from pdd.sampling import History, SamplingParams, TokenLogprobs, sample
 
+_VOCABULARY = sim_vocabulary()
+
 
 @dataclass(frozen=True, slots=True)
 class Alone:
@@ -27,10 +29,10 @@ class _Scores:
     kv_hash: int
 
     def argmax(self) -> int:
-        return choose(self.kv_hash, sim_vocabulary())
+        return choose(self.kv_hash, _VOCABULARY)
 
     def array(self) -> NDArray[np.float32]:
-        return logits(self.kv_hash, sim_vocabulary())
+        return logits(self.kv_hash, _VOCABULARY)
 
 
 def alone(prompt: Sequence[int], sampling: SamplingParams) -> Alone:

@@ -31,12 +31,20 @@ class Answer:
         return sum(source.startswith(role) for source in self.sources)
 
 
-async def ask(generator: Generator, prompt: tuple[int, ...], sampling: SamplingParams, *, streaming: bool = True) -> Answer:
+async def ask(
+    generator: Generator,
+    prompt: tuple[int, ...],
+    sampling: SamplingParams,
+    *,
+    streaming: bool = True,
+    expected_tokens: int | None = None,
+) -> Answer:
     clock = asyncio.get_running_loop().time
     answer = Answer(clock())
-    async with generator.generate(GenerationSpec(prompt, sampling, "test", streaming)) as generation:
+    async with generator.generate(GenerationSpec(prompt, sampling, "test", streaming, expected_tokens)) as generation:
         async for item in generation:
             if isinstance(item, Tokens):
+                assert item.first_index == len(answer.tokens)
                 answer.tokens += item.tokens
                 answer.arrived_s += [clock()] * len(item.tokens)
                 answer.sources += [item.source] * len(item.tokens)

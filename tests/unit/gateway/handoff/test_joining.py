@@ -153,6 +153,34 @@ DIRECT: dict[str, tuple[list[HandoffEvent], list[Action]]] = {
         [FIRST, LATE, StopRequested(), Recalled(MD)],
         [*AHEAD, OPEN, RECALL, *aborts(DONE, P, MD, RLD), Finish(STOP)],
     ),
+    "a main that is lost before it has shown a token is replaced": (
+        [FIRST, Lost(MD, "gone"), LATE, KvReady(RLD), tokens(RLD, 1), Finished(RLD, STOP, 2)],
+        [*AHEAD, OpenRelay("gone"), emit(RLD, 1), *aborts(DONE, P), Finish(STOP)],
+    ),
+    "so is one that is lost before index 0": (
+        [Lost(MD, "gone"), tokens(RLD, 1), FIRST, Finished(RLD, STOP, 2)],
+        [OpenRelay("gone"), emit(P, 0), emit(RLD, 1), *aborts(DONE, P), Finish(STOP)],
+    ),
+    "so is one that refuses the KV, and what crosses is ignored": (
+        [FIRST, TransferFailed(MD, "refused"), Failed(MD, MeshErrorCode.KV_REFUSED, "refused"), tokens(RLD, 1)],
+        [*AHEAD, *aborts("refused", MD), OpenRelay("refused"), emit(RLD, 1)],
+    ),
+    "prefill gets a second job for it though the first had closed": (
+        [FIRST, KvReady(MD), Closed(P), Lost(MD, "gone"), ClientGone()],
+        [*AHEAD, OpenRelay("gone"), *aborts(GONE, RLD, P)],
+    ),
+    "without a relay to be had, a main that is lost is what is wrong": (
+        [FIRST, Lost(MD, "gone"), Unavailable(RLD, "all full")],
+        [*AHEAD, OpenRelay("gone"), *aborts(BROKEN, P), Fail(MeshErrorCode.PEER_LOST, MD, "gone")],
+    ),
+    "the relay that replaced main is needed": (
+        [FIRST, Lost(MD, "gone"), Lost(RLD, "gone too")],
+        [*AHEAD, OpenRelay("gone"), *aborts(BROKEN, P), Fail(MeshErrorCode.PEER_LOST, RLD, "gone too")],
+    ),
+    "a main that has shown a token is not replaced": (
+        [FIRST, KvReady(MD), Extended(MD, 1, 9, 0.1), tokens(MD, 1), Lost(MD, "gone")],
+        [*AHEAD, emit(MD, 1), *aborts(BROKEN, P), Fail(MeshErrorCode.PEER_LOST, MD, "gone")],
+    ),
     "only singular answers get a main": ([FIRST, LONG], AHEAD),
 }
 

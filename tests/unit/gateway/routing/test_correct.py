@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 
 from gateway.handoff.machine import Pipeline
@@ -6,6 +8,7 @@ from gateway.routing.plan import Plan
 from gateway.routing.router import decide
 from gateway.routing.settings import RoutePolicy
 from gateway.routing.snapshot import RouteRequest, Snapshot
+from pdd.catalog.base import Role
 from tests.unit.gateway.routing.sight import LINK, MD, RLD, P, candidate, request, sight, trio
 
 AUTO = RoutePolicy()
@@ -68,6 +71,19 @@ def test_a_late_relay_needs_a_slot() -> None:
     assert free.instance.id == "r-1"
     assert relay_for(DIRECT, trio(relays=[candidate(RLD, load=1.0)]), request(), AUTO) is None
     assert relay_for(DIRECT, trio(relays=[]), request(), AUTO) is None
+
+
+def test_a_relay_is_found_where_main_is_lost_but_not_where_prefill_is() -> None:
+    here = trio(65_000)
+    without_main = replace(here, candidates=[one for one in here.candidates if one.registration.role is not Role.MAIN])
+    without_prefill = replace(here, candidates=[one for one in here.candidates if one.registration.role is not Role.PREFILL])
+    assert relay_for(DIRECT, without_main, request(), AUTO) == relay_for(DIRECT, here, request(), AUTO) is not None
+    assert relay_for(DIRECT, without_prefill, request(), AUTO) is None
+
+
+def test_a_request_that_is_to_be_direct_gets_no_relay() -> None:
+    forced = RoutePolicy(pipeline=Pipeline.DIRECT)
+    assert relay_for(plan(trio(), request(), forced), trio(), request(), forced) is None
 
 
 def test_a_late_main_takes_kv_from_the_requests_own_prefill() -> None:

@@ -48,8 +48,8 @@ def test_prefill_is_chosen_by_hit_and_queue() -> None:
         return chosen(sight(warm, candidate(P, "cold"), candidate(MD)))[0]
 
     assert prefill(0, 1) == "cold"
-    assert prefill(32_768, 20_000) == "warm"  # computing what is lacking would take longer than the queue
-    assert prefill(32_768, 40_000) == "cold"
+    assert prefill(32_768, 60_000) == "warm"  # computing it again would take less time, but from those behind it as well
+    assert prefill(32_768, 120_000) == "cold"
 
 
 def test_what_was_just_sent_to_a_prefill_counts_as_queued() -> None:
