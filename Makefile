@@ -54,7 +54,7 @@ endif
 	@$(BIN)/pdd demo --engine $(ENGINE) --model-dir $(MODEL_DIR) $(DEMO)
 
 test: lint  ## set up, then lint, types and the quick tests: no real model, no processes
-	@$(BIN)/python -m pytest -m 'not real and not processes'
+	@$(BIN)/python -m pytest -n auto -m 'not real and not processes'
 
 ifneq ($(COMPILER),)
 test-rest: $(LLAMA) model  ## set up, then the tests of real processes and of the real model
