@@ -143,6 +143,13 @@ class KvLate:
 
 
 @dataclass(frozen=True, slots=True)
+class RecallLate:
+    """Main has answered a recall neither with Recalled nor with Extended within the time that its answer takes."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class LongerThanExpected:
     """On `singular`: the answer outgrew its estimate."""
 
@@ -211,6 +218,7 @@ HandoffEvent = (
     | Closed
     | Lost
     | KvLate
+    | RecallLate
     | LongerThanExpected
     | Unavailable
     | MainLoad

@@ -15,9 +15,11 @@ Phases
                               is lost (direct)                               RELAYING
       RECALLING     (held)    waits for its KV     main Recalled             RELAYING, or MAIN_DECODES without a relay
                                                    main Extended             MAIN_DECODES
+                                                   RecallLate                RELAYING, the recall still open
       any                                          an end, see rule 3        OVER
 
     In pipeline `singular` there is no main, and RELAYING is left for the end alone, until LongerThanExpected brings a main in.
+    A main that answers an open recall with Extended is given up, since the relay has gone on; after Recalled all is as ever.
     KvLate before FirstToken brings in a relay without a recall, since main was given nothing. Both then go on as `relay` does.
 
 Rules
@@ -63,6 +65,7 @@ from gateway.handoff.events import (
     NewTokens,
     PrefillProgress,
     Recalled,
+    RecallLate,
     Stopped,
     StopRequested,
     TransferDone,
@@ -106,6 +109,7 @@ class HandoffMachine:
         self._holders = Holders(*_PLANNED[pipeline])
         self._kept: list[tuple[DecoderEvent, float]] = []  # heard before its turn: rule 2
         self._replaced: Loss | None = None  # why main was: rule 9
+        self._recall_open = False  # and the relay goes on meanwhile
         self._actions: list[Action] = []
 
     @property
@@ -140,6 +144,8 @@ class HandoffMachine:
                 self._on_trouble(event, now_s)
             case KvLate(reason):
                 self._on_kv_late(reason)
+            case RecallLate():
+                self._on_recall_late()
             case LongerThanExpected(reason):
                 if self._holders.join(Role.MAIN):
                     self._actions.append(StartTransfer(reason))
@@ -220,7 +226,7 @@ class HandoffMachine:
                 self._begin_switch(now_s)
             case Extended():
                 self._on_extended(event, now_s)
-            case Recalled() if self.phase is Phase.RECALLING:
+            case Recalled() if self.phase is Phase.RECALLING or self._recall_open:
                 self._on_recalled(now_s)
             case NewTokens() if self.phase is Phase.MAIN_DECODES:
                 self._actions.append(show(self.log, event))
@@ -233,7 +239,7 @@ class HandoffMachine:
     # From the relay to main
 
     def _begin_switch(self, now_s: float) -> None:
-        if self.phase is Phase.RELAYING and self._holders.has_kv(Role.MAIN):
+        if self.phase is Phase.RELAYING and self._holders.has_kv(Role.MAIN) and not self._recall_open:
             self._go_on_with(self._switch.begin(self.log, now_s))
 
     def _on_extended(self, event: Extended, now_s: float) -> None:
@@ -241,7 +247,10 @@ class HandoffMachine:
             self._catch_up.extended(event, now_s)
         except Unasked as error:
             raise BrokenProtocol(Role.MAIN, str(error)) from error
-        if self.phase is Phase.CATCHING_UP:
+        if self._recall_open:
+            self._recall_open = False
+            self._give_up(Role.MAIN, "it began when the relay had gone on")
+        elif self.phase is Phase.CATCHING_UP:
             self._go_on_with(self._switch.next_round(self.log, now_s))
         elif self.phase is Phase.RECALLING:
             self._give_up(Role.RELAY, "main has its KV")
@@ -268,11 +277,19 @@ class HandoffMachine:
 
     def _on_recalled(self, now_s: float) -> None:
         self._catch_up.recalled()
-        if self._holders.counts_on(Role.RELAY):
+        if self._recall_open:
+            self._recall_open = False
+            self._begin_switch(now_s)
+        elif self._holders.counts_on(Role.RELAY):
             self.phase = Phase.RELAYING
             self._hear_kept()
         else:
             self._take_over(now_s)
+
+    def _on_recall_late(self) -> None:
+        if self.phase is Phase.RECALLING and self._holders.has_kv(Role.RELAY):
+            self.phase, self._recall_open = Phase.RELAYING, True
+            self._hear_kept()
 
     # Ends, and what is not yet one
 
@@ -282,7 +299,7 @@ class HandoffMachine:
             return
         if loss.roles == {Role.MAIN} and self._holders.counts_on(Role.RELAY) and self.phase in _RELAY_GOES_ON:
             self._go_on_without_main(loss.message)
-        elif loss.roles == {Role.RELAY} and self._holders.can_spare(Role.RELAY):
+        elif loss.roles == {Role.RELAY} and self._holders.can_spare(Role.RELAY) and not self._recall_open:
             self._go_on_without_relay(loss.message, now_s)
         elif event.role is Role.MAIN and self.log.next_index <= 1 and self._holders.join(Role.RELAY):
             self._replace_main(loss)
@@ -293,6 +310,7 @@ class HandoffMachine:
 
     def _go_on_without_main(self, why: str) -> None:
         self._give_up(Role.MAIN, why)
+        self._recall_open = False
         if self.phase is Phase.CATCHING_UP:
             self.phase = Phase.RELAYING
             self._actions.extend(self._catch_up.lift())

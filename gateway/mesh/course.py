@@ -10,7 +10,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from gateway.handoff.events import FirstToken, HandoffEvent, KvLate, KvReady, LongerThanExpected, TransferDone, Wanted
+from gateway.handoff.events import (
+    Extended,
+    FirstToken,
+    HandoffEvent,
+    KvLate,
+    KvReady,
+    LongerThanExpected,
+    Recalled,
+    RecallLate,
+    TransferDone,
+    Wanted,
+)
 from gateway.handoff.machine import Pipeline
 from gateway.mesh.planner import Planned, Planner
 from gateway.routing.correct import kv_is_late, longer_than_expected, main_for, relay_for
@@ -30,6 +41,7 @@ class Course:
         self._shown: Callable[[], int] = lambda: 0
         self._main = planned.plan.main
         self._answered = False
+        self._ended = False
         self._timer: asyncio.TimerHandle | None = None
 
     @property
@@ -47,7 +59,7 @@ class Course:
                 self._on_first_token(event, now_s)
             case Wanted(role=Role.MAIN, missing_bytes=missing_bytes):
                 return self._on_wanted(missing_bytes, now_s)
-            case KvReady(role=Role.MAIN):
+            case KvReady(role=Role.MAIN) | Extended(role=Role.MAIN) | Recalled():
                 self._stop_looking()
             case TransferDone(role=Role.MAIN, bytes=sent_bytes, duration_s=took_s) if self._main is not None:
                 self._planner.books.links.transferred(self._line(self._main), sent_bytes, took_s, now_s)
@@ -67,7 +79,10 @@ class Course:
         return found
 
     def end(self, output_tokens: int | None) -> None:
-        """The request is over; `output_tokens` where its answer is whole. Call it once."""
+        """The request is over; `output_tokens` where its answer is whole. May be repeated."""
+        if self._ended:
+            return
+        self._ended = True
         planned, books = self._planned, self._planner.books
         self._stop_looking()
         self._note_answered()
@@ -100,6 +115,7 @@ class Course:
         if why is None:
             return None
         self._stop_looking()
+        self._wait_for_recall()
         return KvLate(why)
 
     def _look_for_kv(self, since_s: float) -> None:
@@ -108,7 +124,19 @@ class Course:
         waited_s = max(policy.stall_budget_s, self._loop.time() - since_s)  # a timer may fire a tick of the clock early
         why = kv_is_late(self.plan, policy, waited_s=waited_s)
         if why is not None:
+            self._wait_for_recall()
             self._deliver(KvLate(why))
+
+    def _wait_for_recall(self) -> None:
+        """Main's line may be dead: the relay's tokens are not to wait for it."""
+        trip_s = 0.0 if self._main is None else self._link(self._main, self._loop.time()).round_trip_s
+        patience_s = self._planner.policy.stall_budget_s + 2 * trip_s
+        self._timer = self._loop.call_later(patience_s, self._look_for_recall, patience_s)
+
+    def _look_for_recall(self, patience_s: float) -> None:
+        # Again and again: the relay that goes on in main's place may not have its KV yet.
+        self._timer = self._loop.call_later(patience_s, self._look_for_recall, patience_s)
+        self._deliver(RecallLate(f"main has not answered a recall within {patience_s:.3g} s"))
 
     def _look_at_length(self) -> None:
         self._timer = None

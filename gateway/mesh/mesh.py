@@ -19,10 +19,11 @@ from gateway.handoff.agreement import sampled
 from gateway.handoff.machine import HandoffMachine
 from gateway.handoff.pace import Pace, PaceBook
 from gateway.mesh.course import Course
+from gateway.mesh.crew import Links
 from gateway.mesh.instances import InstanceView
 from gateway.mesh.observer import MeshObserver, Unobserved
 from gateway.mesh.planner import Books, Planner
-from gateway.mesh.request import Links, RunningRequest
+from gateway.mesh.request import RunningRequest
 from gateway.mesh.settings import MeshSettings
 from gateway.mesh.wiring import Wiring
 from gateway.mode import HandoffMode, Leaning

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Self
 
 from gateway.generation import End, GenerationSpec, MeshError, MeshErrorCode, Timeline, Tokens
@@ -47,31 +46,19 @@ from gateway.handoff.machine import HandoffMachine
 from gateway.handoff.pace import Measured
 from gateway.handoff.phase import Phase
 from gateway.mesh.course import Course
-from gateway.mesh.decode_link import DecodeLink
+from gateway.mesh.crew import Crew, Links
 from gateway.mesh.observer import MeshObserver
 from gateway.mesh.player import Player
-from gateway.mesh.prefill_jobs import PrefillJobs
-from gateway.mesh.prefill_link import PrefillLink
 from gateway.mesh.settings import MeshSettings
 from gateway.mesh.unread import Unread
-from gateway.mode import Leaning
 from gateway.playout import Playout
 from gateway.timeline import TimelineRecorder
-from pdd.catalog.base import Registration, Role
+from pdd.catalog.base import Role
 from pdd.engine.base import FinishReason
-from pdd.identity import Instance, RequestId
+from pdd.identity import RequestId
 from pdd.telemetry import get_logger
 
 log = get_logger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Links:
-    """Where the streams to instances are found."""
-
-    prefill: Callable[[Instance], PrefillLink]
-    decoder: Callable[[Instance], DecodeLink]
-    leaning: Callable[[Instance], Leaning]  # a relay's
 
 
 class RunningRequest:
@@ -92,18 +79,14 @@ class RunningRequest:
         self._request = request
         self._spec = spec
         self._course = course
-        self._registrations: dict[Role, Registration] = {}  # of those who take part, or did
-        self._ids: dict[Role, str] = {}
-        self._links = links
-        self._decoders: dict[Role, tuple[DecodeLink, int]] = {}  # with the handle
-        self._prefill = PrefillJobs(lambda: links.prefill(course.plan.prefill.instance), request, spec, self.deliver)
+        self._crew = Crew(course.plan, links, request, spec, self.deliver)
         self._machine = machine
         self._settings = settings
         self._observer = observer
         block_tokens = course.plan.prefill.layout.block_tokens
         self._recorder = TimelineRecorder(
             course.plan.pipeline.value,
-            self._ids,
+            self._crew.ids,
             self._loop.time(),
             len(spec.prompt) // block_tokens,
             block_tokens,
@@ -122,17 +105,10 @@ class RunningRequest:
     # For the mesh
 
     def start(self) -> None:
-        """Send the admissions and the prefill at once: an offer that overtakes its admission is parked."""
-        plan = self._course.plan
-        self._take_in(plan.prefill)
-        targets = [registration for registration in (plan.relay, plan.main) if registration is not None]
-        for target in targets:
-            self._take_in(target)
-            self._admit(target)
-        self._prefill.start(targets)
+        self._crew.start()
         self._course.begin(lambda event: self._feed((event,)), lambda: self._machine.log.next_index)
         self._silence = self._loop.call_later(self._settings.stall_deadline_s, self._check_silence)
-        log.debug("request started", request=str(self._request), label=self._spec.label, **self._ids_by_name())
+        log.debug("request started", request=str(self._request), label=self._spec.label, **self._crew.names())
 
     def leave(self) -> None:
         """Nobody reads any more: abort what is not closed."""
@@ -226,16 +202,15 @@ class RunningRequest:
             case FirstToken(cached_tokens=cached_tokens):
                 self._cached_tokens = cached_tokens
             case KvReady(role=Role.MAIN) if not self._machine.over:
-                link, handle = self._decoders[Role.MAIN]
-                load = link.ask_slot(handle)
+                load = self._crew.ask_slot()
                 if load is not None:
                     self._act_on(MainLoad(load), now_s)
             case Extended(scored_tokens=scored, agreed_tokens=agreed):
-                self._leave_slot()
+                self._crew.leave_slot()
                 if scored:
                     self._note_agreement(scored, agreed)
             case Failed(role=Role.MAIN) | Closed(role=Role.MAIN):
-                self._leave_slot()
+                self._crew.leave_slot()
         if not self._machine.over:
             wrong = self._course.note(event, now_s)
             if wrong is not None:
@@ -244,29 +219,25 @@ class RunningRequest:
 
     def _note_agreement(self, scored: int, agreed: int) -> None:
         self._observer.tokens_scored(scored, agreed)
-        if agreed < scored and agreement.expected(self._registrations.values()):
+        if agreed < scored and agreement.expected(self._crew.registrations.values()):
             text = "main would have chosen other tokens than a relay of the same engine"
-            log.warning(text, request=str(self._request), scored=scored, agreed=agreed, **self._ids_by_name())
+            log.warning(text, request=str(self._request), scored=scored, agreed=agreed, **self._crew.names())
 
     def _perform(self, action: Action, now_s: float) -> None:
         match action:
             case Emit(first_index, tokens, source, logprobs):
-                self._player.play(Tokens(first_index, tokens, self._ids[source], logprobs), source, now_s)
+                self._player.play(Tokens(first_index, tokens, self._crew.ids[source], logprobs), source, now_s)
             case Extend():
-                link, handle = self._decoders[Role.MAIN]
-                link.extend(handle, action)
+                self._crew.extend(action)
             case RecallMain():
-                link, handle = self._decoders[Role.MAIN]
-                link.recall(handle)
+                self._crew.recall()
             case ThrottleRelay(min_interval_s):
-                link, handle = self._decoders[Role.RELAY]
-                link.throttle(handle, min_interval_s)
+                self._crew.throttle(min_interval_s)
             case StopRelay():
-                link, handle = self._decoders[Role.RELAY]
-                link.stop(handle)
+                self._crew.stop_relay()
                 self._player.switch()
             case Abort(role, reason, keep):
-                self._abort(role, reason, keep)
+                self._crew.abort(role, reason, keep=keep)
             case Finish(reason):
                 self._player.flush(now_s)
                 self._reason = reason
@@ -278,38 +249,14 @@ class RunningRequest:
                 self._fail(self._mesh_error(action))
 
     def _join(self, role: Role, why: str) -> HandoffEvent | None:
-        """Take in a decoder that was not planned, and have prefill send it the KV; returns what the machine is to hear of it."""
+        """Find a decoder that was not planned, and take it in; returns what the machine is to hear of it."""
         found = self._course.recruit(role)
         if found is None:
             return Unavailable(role, f"no {role.value} can take the request")
         log.info("decoder joins", request=str(self._request), role=role.value, instance=found.instance.id, why=why)
         self._observer.joined(role)
-        self._take_in(found)
-        self._admit(found)
-        self._prefill.start([found])
-        return ModeChanged(self._links.leaning(found.instance)) if role is Role.RELAY else None
-
-    def _take_in(self, registration: Registration) -> None:
-        self._registrations[registration.role] = registration
-        self._ids[registration.role] = registration.instance.id
-
-    def _admit(self, decoder: Registration) -> None:
-        link = self._links.decoder(decoder.instance)
-        handle = link.open(self.deliver)
-        link.admit(handle, self._request, self._spec)
-        self._decoders[decoder.role] = link, handle
-
-    def _abort(self, role: Role, reason: str, keep: bool) -> None:
-        if role is Role.PREFILL:
-            self._prefill.abort(reason)
-        elif role in self._decoders:  # not where it joined, and nobody was found
-            link, handle = self._decoders[role]
-            link.abort(handle, reason, keep=keep)
-
-    def _leave_slot(self) -> None:
-        if Role.MAIN in self._decoders:
-            link, handle = self._decoders[Role.MAIN]
-            link.leave_slot(handle)
+        self._crew.join(found)
+        return ModeChanged(self._crew.leaning(found)) if role is Role.RELAY else None
 
     def _hand_on(self, played: Sequence[Tokens]) -> None:
         for tokens in played:
@@ -332,13 +279,12 @@ class RunningRequest:
         self._unread.wake()
 
     def _break(self, error: Exception) -> None:
-        for role in self._registrations:
-            self._abort(role, "the gateway failed", keep=False)
+        self._crew.abort_all("the gateway failed")
         self._player.close()
         self._fail(error)
 
     def _mesh_error(self, fail: Fail) -> MeshError:
-        who = "" if fail.role is None else f"{fail.role.value} {self._ids[fail.role]}: "
+        who = "" if fail.role is None else f"{fail.role.value} {self._crew.ids[fail.role]}: "
         error = MeshError(fail.code, who + fail.message)
         log.warning("request failed", request=str(self._request), label=self._spec.label, code=fail.code.value, why=str(error))
         return error
@@ -352,6 +298,3 @@ class RunningRequest:
 
     def _timeline(self) -> Timeline:
         return self._recorder.timeline(self._machine.handoff, self._player.gap_s)
-
-    def _ids_by_name(self) -> dict[str, str]:
-        return {role.value: instance_id for role, instance_id in self._ids.items()}

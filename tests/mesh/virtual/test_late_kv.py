@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -123,3 +124,12 @@ def test_a_main_that_refuses_the_kv_is_replaced_by_a_relay() -> None:
     answer = run(one_answer, limit_s=600.0)
     assert observed.joins == [Role.RELAY]
     assert answer.made_by("relay") == TOKENS - 1
+
+
+def test_a_dead_line_does_not_hold_the_user_up_for_its_whole_time() -> None:
+    """Main can't be recalled over it: the relay goes on all the same, and main is handed the answer when it is back."""
+    observed = Saboteur()
+    answer = run(answered_with, cached_mesh(FAST_MBIT), observed, partial(black_hole, for_s=3.0), limit_s=600.0)
+    assert observed.joins == [Role.RELAY]
+    assert max(answer.gaps_s) < 1.0
+    assert answer.made_by("relay") > 10

@@ -37,6 +37,7 @@ from gateway.handoff.events import (
     Lost,
     MainLoad,
     ModeChanged,
+    RecallLate,
     StopRequested,
     TransferFailed,
     Unavailable,
@@ -160,7 +161,7 @@ class Handoff(RuleBasedStateMachine):
 
     # Decoders that join
 
-    @rule(event=st.sampled_from([KvLate("late"), LongerThanExpected("long")]))
+    @rule(event=st.sampled_from([KvLate("late"), RecallLate("late"), LongerThanExpected("long")]))
     def estimate_proves_wrong(self, event: HandoffEvent) -> None:
         self.feed(event)
 
