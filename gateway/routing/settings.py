@@ -20,7 +20,7 @@ class RoutePolicy:
     load_bound: float = 1.5  # requests of one instance by those of the mean one, beyond which a hit does not count
     free_share: float = 0.125  # of the slots, up to which an instance is never overloaded
     session_pressure: float = 1.0  # from which a conversation leaves its main
-    computing_weight: float = 2.0  # of what a prefill's computing costs others, by its own time
+    computing_weight: float = 3.0  # of what a prefill's computing costs others, by its own time
     crowding_s: float = 0.05  # what a full batch costs those who share it: decides between equal hits
     full_kv: float = 0.95  # share of a relay's KV memory from which it is full
     # Believed until measured

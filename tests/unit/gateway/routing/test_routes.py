@@ -49,7 +49,7 @@ def test_prefill_is_chosen_by_hit_and_queue() -> None:
 
     assert prefill(0, 1) == "cold"
     assert prefill(32_768, 60_000) == "warm"  # computing it again would take less time, but from those behind it as well
-    assert prefill(32_768, 120_000) == "cold"
+    assert prefill(32_768, 150_000) == "cold"
 
 
 def test_what_was_just_sent_to_a_prefill_counts_as_queued() -> None:
