@@ -184,9 +184,9 @@ class Engines(RuleBasedStateMachine):
         first = len(prompt) // 16
         if isinstance(closing, Finished):
             # The last token has KV only where it was given, and not sampled.
-            sampled_last, given_last = ((len(prompt) + tokens) // 16 > first for tokens in (MAX_TOKENS - 1, MAX_TOKENS))
-            left = retained is not None
-            assert left == (sampled_last and seq in self.retaining) or left == (given_last and seq in self.retaining)
+            all_given = any(end == MAX_TOKENS for _, end, _ in self.given.get(seq, ()))
+            full = (len(prompt) + MAX_TOKENS - (not all_given)) // 16 > first
+            assert (retained is not None) == (full and seq in self.retaining)
         if retained is not None:
             assert seq in self.retaining
             assert retained.first_block == first

@@ -313,5 +313,5 @@ class Handoff(RuleBasedStateMachine):
         assert all(peer.closed for peer in self.peers)
 
 
-Handoff.TestCase.settings = settings(max_examples=250, stateful_step_count=60, deadline=None)
+Handoff.TestCase.settings = settings(max_examples=500, stateful_step_count=60, deadline=None)
 TestHandoff = Handoff.TestCase
