@@ -12,8 +12,8 @@ Each instance holds a random part of the prompt and `--others` other blocks. The
     publish everything   all that one instance holds, as after a flush
     load                 the snapshot of one instance, into an index
 
-Wall time, client and server on the same two cores; round trips are counted by the server,
-scripts alone.
+Wall time, client and server on the same two cores; round trips are counted by the server, scripts alone. Where others use the
+cores too, p99 is what they leave: `chrt -f 1 python -m bench.catalog` goes before them.
 """
 
 from __future__ import annotations

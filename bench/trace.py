@@ -1,7 +1,8 @@
-"""A mesh that serves a replayed trace: latencies, who made the tokens, what hit, and what crossed the link.
+r"""A mesh that serves a replayed trace: latencies, who made the tokens, what hit, and what crossed the link.
 
     python -m bench.trace                                              a minute of the committed slice, lengths by 8
-    python -m bench.trace conversation_trace.jsonl --scale 1 --duration-s 600 --pipeline auto --cache-gib 64
+    python -m bench.trace conversation_trace.jsonl --scale 1 --duration-s 600 --pipeline auto --cache-gib 128 \
+        --prefills 4 --relays 8 --mains 4 --wan-mbit 100000        the first ten minutes, at full lengths
 
 Times are virtual and depend on no machine. Blocks are the trace's, scaled: 512 tokens at full length. Requests are asked when the
 trace says, however late their predecessors are; `--rate` speeds that up.

@@ -38,7 +38,7 @@ def decide(snapshot: Snapshot, request: RouteRequest, policy: RoutePolicy) -> Pl
     if route.transfer_s <= policy.stall_budget_s:
         return _plan(request, route, Pipeline.DIRECT, _hit(request, route), f"{lacking}, within {budget}")
     if route.relay is None:
-        why = f"{lacking}, over {budget}, and no relay can take it: expect a stall of {route.transfer_s:.3g} s"
+        why = f"{lacking}, over {budget}, and no relay can take it: expect a stall of {route.stall_s:.3g} s"
         return _plan(request, route, Pipeline.DIRECT, ReasonCode.NO_RELAY, why)
     if full(route.relay, policy):
         return _without_slot(request, route, policy, lacking)
@@ -62,13 +62,10 @@ def _without_slot(request: RouteRequest, route: Route, policy: RoutePolicy, lack
     if left_s > 0:
         return Wait(left_s, f"{lacking}, and all relays are full")
     why = f"{lacking}, and all relays stayed full for {request.waited_s:.3g} s"
-    if route.transfer_s > policy.declared_stall_s:
-        text = f"{why}; a direct answer may stall for {policy.declared_stall_s:g} s at most: try again later, or start relays"
-        raise MeshError(MeshErrorCode.OVERLOADED, text)
-    if route.main.pressure >= 1:
-        text = f"{why}, and so is main {route.main.id}: try again later, or start relays and mains"
-        raise MeshError(MeshErrorCode.OVERLOADED, text)
-    text = f"{why}: expect a stall of {route.transfer_s:.3g} s"
+    if route.stall_s > policy.declared_stall_s:
+        text = f"{why}; a direct answer may stall for {policy.declared_stall_s:g} s at most, not for {route.stall_s:.3g} s"
+        raise MeshError(MeshErrorCode.OVERLOADED, f"{text}: try again later, or start relays and mains")
+    text = f"{why}: expect a stall of {route.stall_s:.3g} s"
     return _plan(request, route, Pipeline.DIRECT, ReasonCode.RELAY_FULL, text)
 
 

@@ -9,7 +9,8 @@ the hit counts only up to a bound: an instance with more than its share of the r
 sent elsewhere takes the prefix there, and from then on there are two to choose from.
 
 A conversation stays with its main while that has a free slot, whatever the others' load: it has one request at a time, and its
-history is nobody else's, so moving it gains nothing for the next one.
+history is nobody else's, so moving it gains nothing for the next one. No bound keeps it from the prefill that has its history
+either: cost alone decides there, so that only a long queue sends it elsewhere.
 """
 
 from __future__ import annotations
@@ -38,6 +39,12 @@ class Route:
     missing_tokens: int
     missing_bytes: int
     transfer_s: float
+    main_wait_s: float  # for a slot
+
+    @property
+    def stall_s(self) -> float:
+        """From the first token to the second, with no relay between."""
+        return self.transfer_s + self.main_wait_s
 
 
 def needed_roles(pipeline: Pipeline | None) -> tuple[Role, ...]:
@@ -86,7 +93,8 @@ def _ranked(
     relays: Sequence[Candidate],
 ) -> Iterator[tuple[Candidate, Candidate]]:
     """All pairs, the best first: a relay at hand, main's and prefill's load bound, cost, ids."""
-    busy_prefills, busy_mains = _over_bound(prefills, policy), _over_bound(mains, policy)
+    busy_mains = _over_bound(mains, policy)
+    busy_prefills = _over_bound(prefills, policy) if request.session_main is None else frozenset[str]()
     prefill_costs = {one.id: _prefill_cost_s(one, request, policy) for one in prefills}
     main_ranks = {one.id: _main_rank(one, one.id in busy_mains, request, policy) for one in mains}
     main_costs = {one.id: _main_wait_s(one, request, policy) + policy.crowding_s * one.pressure for one in mains}
@@ -122,6 +130,7 @@ def _route(
         missing_tokens=missing_tokens,
         missing_bytes=missing_bytes,
         transfer_s=link.transfer_s(missing_bytes),
+        main_wait_s=_main_wait_s(main, request, policy),
     )
 
 

@@ -19,6 +19,7 @@ from virtual.mesh import MeshSpec, VirtualMesh, running_mesh
 
 TOKENS = 600
 RELAY_SLOTS = 2
+MAIN_SLOTS = 16
 
 
 class Ordered(Observed):
@@ -86,6 +87,19 @@ def test_after_the_ttft_budget_a_request_goes_direct_and_its_stall_is_declared()
     last = observed.plans[2]
     assert (last.pipeline, last.reason_code) == (Pipeline.DIRECT, ReasonCode.RELAY_FULL)
     assert "expect a stall" in last.reason
+
+
+def test_where_the_mains_are_full_too_nobody_is_refused_whose_stall_is_short() -> None:
+    observed = Ordered()
+
+    async def more_than_slots() -> None:
+        async with running_mesh(cached_mesh(relay_slots=RELAY_SLOTS, ttft_budget_s=1.0), observed) as mesh:
+            await asyncio.gather(*await rush(mesh, range(MAIN_SLOTS + 8)))
+            await at_rest(mesh)
+
+    run(more_than_slots, limit_s=600.0)
+    assert len(observed.plans) == MAIN_SLOTS + 8
+    assert sum(plan.reason_code is ReasonCode.RELAY_FULL for plan in observed.plans) > MAIN_SLOTS
 
 
 def test_more_than_may_wait_are_refused_at_once() -> None:

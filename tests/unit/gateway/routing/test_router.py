@@ -138,13 +138,18 @@ def test_a_short_answer_waits_for_a_slot_too_and_is_never_put_on_a_full_relay() 
     assert plan(full, replace(asked, waited_s=AUTO.ttft_budget_s)).pipeline is Pipeline.DIRECT
 
 
-@pytest.mark.parametrize(
-    ("main_load", "policy", "why"),
-    [(0.0, RoutePolicy(declared_stall_s=1.0), "may stall for 1 s at most"), (1.0, AUTO, "and so is main main-0")],
-)
-def test_a_stall_too_long_to_declare_is_refused(main_load: float, policy: RoutePolicy, why: str) -> None:
+def test_a_full_main_is_no_reason_to_refuse_but_its_wait_for_a_slot_is_declared() -> None:
+    snapshot = sight(candidate(P), candidate(RLD, load=1.0), candidate(MD, load=1.0))
+    found = plan(snapshot, request(waited_s=AUTO.ttft_budget_s))
+    assert (found.pipeline, found.reason_code) == (Pipeline.DIRECT, ReasonCode.RELAY_FULL)
+    assert "expect a stall of 6.7" in found.reason  # 4.2 s of the line, and an eighth of an answer's 20 s
+
+
+@pytest.mark.parametrize(("main_load", "declared_stall_s"), [(0.0, 1.0), (3.0, AUTO.declared_stall_s)])
+def test_a_stall_too_long_to_declare_is_refused(main_load: float, declared_stall_s: float) -> None:
     snapshot = sight(candidate(P), candidate(RLD, load=1.0), candidate(MD, load=main_load))
-    with pytest.raises(MeshError, match=why) as raised:
+    policy = RoutePolicy(declared_stall_s=declared_stall_s)
+    with pytest.raises(MeshError, match=f"may stall for {declared_stall_s:g} s at most") as raised:
         decide(snapshot, request(waited_s=policy.ttft_budget_s), policy)
     assert raised.value.code is MeshErrorCode.OVERLOADED
 

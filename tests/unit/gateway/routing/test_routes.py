@@ -85,6 +85,21 @@ def test_a_conversation_stays_with_its_main_while_that_has_a_slot(load: float, i
     assert main_of(*mains, asked=request(session_main=HOME)) == expected
 
 
+@pytest.mark.parametrize(
+    ("session_main", "queued_tokens", "expected"),
+    [
+        (HOME, 0, "warm"),  # more than its share of the requests, but a conversation's history is nobody else's
+        (HOME, 150_000, "cold"),  # done sooner, with all that must be computed again
+        (None, 0, "cold"),  # what hits may be in everybody's prompt
+    ],
+)
+def test_a_conversation_goes_where_prefill_has_its_history_unless_the_queue_is_long(
+    session_main: Instance | None, queued_tokens: int, expected: str
+) -> None:
+    warm = candidate(P, "warm", in_flight=4, cached_tokens=32_768, queued_tokens=queued_tokens)
+    assert chosen(sight(warm, candidate(P, "cold"), candidate(MD)), request(session_main=session_main))[0] == expected
+
+
 # ── the bound ──
 
 
