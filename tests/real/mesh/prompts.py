@@ -9,9 +9,7 @@ from dataclasses import dataclass
 class Case:
     name: str
     text: str
-    # Tokens that are there when the link is let go for Catch-Up; its rounds, and what is left of a long prompt, add to them.
-    catch_up_opened_at: int = 16
-    held_mbit: float = 4.0  # the link's rate at first: not even a short prompt's KV crosses while the relay makes 16 tokens
+    held_mbit: float = 1.0  # the link's rate at first: not even a short prompt's KV crosses while the relay makes 24 tokens
 
     def __str__(self) -> str:
         return self.name
@@ -50,7 +48,7 @@ _SCRIPTS = "Übersetze: 오늘 날씨가 좋아요 🌞🌊, สวัสดี�
 
 CASES = (
     Case("short", _chat(_CHILD)),
-    Case("long", _chat(_HISTORY), catch_up_opened_at=10, held_mbit=10.0),
+    Case("long", _chat(_HISTORY), held_mbit=6.0),
     Case("multilingual", _chat(_SCRIPTS)),
     Case("code", _CODE),
 )

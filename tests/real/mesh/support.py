@@ -35,7 +35,7 @@ async def running_mesh(
         model_dir=model_dir,
         # On a machine with too few free cores main computes no faster than the relay decodes: rounds would go on and on.
         # The target is for machines that are slow, or busy: Catch-Up is not tried where one id takes main longer than that.
-        environment={"PDD_MAX_ROUNDS": "2", "PDD_ITL_TARGET_MS": "80", **environment},
+        environment={"PDD_MAX_ROUNDS": "2", "PDD_ITL_TARGET_MS": "150", **environment},
     )
     async with LocalMesh(options) as mesh:
         yield Mesh(mesh, pipeline, handoff, mesh.grpc_address, mesh.http_url, mesh.wan_control_url)

@@ -35,6 +35,7 @@ class Engines(RuleBasedStateMachine):
         self.imported: set[int] = set()
         self.retaining: set[int] = set()
         self.given: dict[int, list[tuple[int, int, bool]]] = {}  # extends not told yet: [first, end), and whether it is scored
+        self.given_whole: set[int] = set()  # whose last token came in an extend
         self.scored: dict[int, bool] = {}  # whether a sequence's newest row was computed under score
         self.throttled: set[int] = set()
         self.decoding: set[int] = set()  # unthrottled, so they take part in every step
@@ -84,6 +85,8 @@ class Engines(RuleBasedStateMachine):
         then_decode |= self.known[seq] == MAX_TOKENS
         self.scheduler.extend(seq, first, ids, then_decode, score)
         self.given.setdefault(seq, []).append((first, first + len(ids), score))
+        if self.known[seq] == MAX_TOKENS:
+            self.given_whole.add(seq)
         if then_decode:
             del self.known[seq]
 
@@ -184,8 +187,7 @@ class Engines(RuleBasedStateMachine):
         first = len(prompt) // 16
         if isinstance(closing, Finished):
             # The last token has KV only where it was given, and not sampled.
-            all_given = any(end == MAX_TOKENS for _, end, _ in self.given.get(seq, ()))
-            full = (len(prompt) + MAX_TOKENS - (not all_given)) // 16 > first
+            full = (len(prompt) + MAX_TOKENS - (seq not in self.given_whole)) // 16 > first
             assert (retained is not None) == (full and seq in self.retaining)
         if retained is not None:
             assert seq in self.retaining
