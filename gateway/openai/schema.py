@@ -1,7 +1,8 @@
 """The bodies of /v1/chat/completions and /v1/completions, as far as their shape goes.
 
-Called by the two routes. Types are strict. Null and the default of every field that OpenAI documents pass; any other value of a
-field that is not supported is refused by name, and so is an unknown field. `prompting` judges the bounds, for both APIs alike.
+Called by the two routes. Types are strict. Null and the default of every field that OpenAI documents pass, and so does what
+changes no answer: hints, labels, and the defaults of what vLLM's clients send. Any other value of a field that is not supported
+is refused by name, and so is an unknown field. `prompting` judges the bounds, for both APIs alike.
 """
 
 from __future__ import annotations
@@ -10,7 +11,16 @@ import itertools
 from collections.abc import Callable, Mapping
 from typing import Annotated, TypeVar
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, FailFast, PlainValidator, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    FailFast,
+    PlainValidator,
+    ValidationError,
+    ValidationInfo,
+)
 from pydantic_core import ErrorDetails, PydanticCustomError, from_json
 
 from gateway.openai.errors import BadRequest
@@ -32,7 +42,9 @@ def _only(*defaults: object) -> AfterValidator:
     return AfterValidator(check)
 
 
-def _parts(content: object) -> object:
+def _parts(content: object, message: ValidationInfo) -> object:
+    if content is None and message.data.get("role") == "assistant":
+        return []  # as clients send back a turn without text
     if isinstance(content, str):
         return [{"type": "text", "text": content}]
     if isinstance(content, list):
@@ -68,7 +80,7 @@ class _Object(BaseModel):
 class TextPart(_Object):
     type: Annotated[object, _only("text")]
     text: str
-    prompt_cache_breakpoint: Annotated[object, _only()] = None
+    prompt_cache_breakpoint: object = None  # a hint: the caches here find prefixes by themselves
 
 
 class Message(_Object):
@@ -115,6 +127,19 @@ class _GenerationRequest(_Object):
     logit_bias: dict[int, float] | None = None
     user: str | None = None
     n: Annotated[object, _only(1)] = None
+    # Hints and labels: the answer is the same without them.
+    metadata: dict[str, str] | None = None
+    priority: int | None = None
+    prompt_cache_key: str | None = None
+    prompt_cache_options: object = None
+    prompt_cache_retention: str | None = None
+    safety_identifier: str | None = None
+    service_tier: str | None = None
+    # Of vLLM's clients, known and not supported.
+    best_of: Annotated[object, _only(1)] = None
+    length_penalty: Annotated[object, _only(1, 1.0)] = None
+    skip_special_tokens: Annotated[object, _only(True)] = None
+    use_beam_search: Annotated[object, _only(False)] = None
 
     @property
     def include_usage(self) -> bool:
@@ -161,21 +186,16 @@ class ChatRequest(_GenerationRequest):
     logprobs: bool | None = None
     top_logprobs: int | None = None
     # Known and not supported.
+    add_generation_prompt: Annotated[object, _only(True)] = None
     audio: Annotated[object, _only()] = None
     function_call: Annotated[object, _only("none")] = None
     functions: Annotated[object, _only([])] = None
-    metadata: Annotated[object, _only({})] = None
     modalities: Annotated[object, _only(["text"])] = None
     moderation: Annotated[object, _only()] = None
     parallel_tool_calls: Annotated[object, _only(True)] = None
     prediction: Annotated[object, _only()] = None
-    prompt_cache_key: Annotated[object, _only()] = None
-    prompt_cache_options: Annotated[object, _only()] = None
-    prompt_cache_retention: Annotated[object, _only("in_memory")] = None
     reasoning_effort: Annotated[object, _only("none", "medium")] = None
     response_format: Annotated[object, _only({"type": "text"})] = None
-    safety_identifier: Annotated[object, _only()] = None
-    service_tier: Annotated[object, _only("auto", "default")] = None
     store: Annotated[object, _only(False)] = None
     tool_choice: Annotated[object, _only("none", "auto")] = None
     tools: Annotated[object, _only([])] = None
@@ -193,7 +213,6 @@ class CompletionRequest(_GenerationRequest):
     prompt: Annotated[str | tuple[int, ...], PlainValidator(_one_prompt)]
     logprobs: int | None = None
     # Known and not supported.
-    best_of: Annotated[object, _only(1)] = None
     echo: Annotated[object, _only(False)] = None
     suffix: Annotated[object, _only("")] = None
 

@@ -47,13 +47,16 @@ CHAT_DEFAULTS = {
     "functions": [],
     "logit_bias": {},
     "logprobs": False,
-    "metadata": {},
+    "metadata": {"team": "search"},
     "modalities": ["text"],
     "n": 1,
     "parallel_tool_calls": True,
     "presence_penalty": 0,
     "response_format": {"type": "text"},
-    "service_tier": "auto",
+    "prompt_cache_key": "agent-7",
+    "prompt_cache_retention": "24h",
+    "safety_identifier": "u-1",
+    "service_tier": "flex",
     "stop": [],
     "store": False,
     "stream": False,
@@ -66,11 +69,17 @@ CHAT_DEFAULTS = {
     "user": "someone",
     "verbosity": "medium",
     # Extensions that clients of other servers send.
+    "add_generation_prompt": True,
+    "best_of": 1,
     "ignore_eos": False,
+    "length_penalty": 1.0,
     "min_p": 0,
     "min_tokens": 0,
+    "priority": 0,
     "repetition_penalty": 1,
+    "skip_special_tokens": True,
     "top_k": -1,
+    "use_beam_search": False,
 }
 
 
@@ -90,7 +99,6 @@ def test_defaults_of_completion_fields_say_nothing(field: str, value: object) ->
         ("audio", {"voice": "ash"}),
         ("function_call", "auto"),
         ("functions", [{"name": "f"}]),
-        ("metadata", {"a": "b"}),
         ("modalities", ["text", "audio"]),
         ("n", 2),
         ("n", True),
@@ -98,7 +106,7 @@ def test_defaults_of_completion_fields_say_nothing(field: str, value: object) ->
         ("prediction", {"type": "content", "content": "x"}),
         ("reasoning_effort", "high"),
         ("response_format", {"type": "json_object"}),
-        ("service_tier", "flex"),
+        ("skip_special_tokens", False),
         ("store", True),
         ("store", 0),
         ("tool_choice", "required"),
@@ -218,6 +226,10 @@ def test_text_parts_are_joined_and_developer_is_system() -> None:
 def test_an_assistant_message_as_clients_send_it_back_is_accepted() -> None:
     sent = {"role": "assistant", "content": "hi", "refusal": None, "tool_calls": None, "audio": None, "function_call": None}
     assert chat(messages=[sent]).messages[0].plain() == {"role": "assistant", "content": "hi"}
+
+
+def test_an_assistant_turn_without_text_is_an_empty_one() -> None:
+    assert chat(messages=[{"role": "assistant", "content": None}]).messages[0].plain() == {"role": "assistant", "content": ""}
 
 
 def test_the_newer_name_of_max_tokens() -> None:
