@@ -1,28 +1,37 @@
 """The gRPC Inference service: the public API beside HTTP, under the same rules.
 
 Called by grpc.aio. Maps messages to a checked request and an answer's deltas to messages; a client that cancels, leaves or passes
-its deadline cancels the handler, which leaves the answer and so releases the mesh. Status codes as inference.proto states them.
+its deadline cancels the handler, which leaves the answer and so releases the mesh. Status codes and metadata as inference.proto
+states them.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import grpc.aio
 
-from gateway.answer import Answers
+from gateway.answer import Answer, Answers
 from gateway.generation import MeshError, MeshErrorCode, Span, Timeline, Usage
 from gateway.prompting import Ask, InvalidRequest, Options, Prompting, UnknownModel
 from gateway.text import TextDelta, TextEnd
 from pdd.sampling_proto import logprobs_to_proto
 from pdd.telemetry import get_logger
+from pdd.tracing.context import TRACEPARENT
 from pdd.v1 import inference_pb2, inference_pb2_grpc
 
 SERVICE = "pdd.v1.Inference"
 REQUEST_ID_KEY = "x-request-id"
+PLAN_KEY = "x-pdd-plan"
+CODE_KEY = "x-pdd-code"
+FIELD_KEY = "x-pdd-field"
+
+_LABEL = re.compile(r"[\x21-\x7e]{1,128}")
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -58,9 +67,11 @@ class Inference(inference_pb2_grpc.InferenceServicer):
     async def Generate(  # type: ignore[override]
         self, request: inference_pb2.GenerateRequest, context: Context
     ) -> None:
-        async with self._call("Generate", context) as arrived_s:
+        async with self._call("Generate", context) as call:
             source, next_index = "", 0
-            async with self._answers.open(self._ask(request, context, streaming=True), arrived_s) as answer:
+            ask = self._ask(request, call.label, streaming=True)
+            async with self._answers.open(ask, call.arrived_s, call.traceparent) as answer:
+                await self._begin(context, call, answer)
                 async for delta in answer:
                     source, next_index = delta.source, delta.first_index + len(delta.tokens)
                     await self._write(context, inference_pb2.GenerateReply(delta=_delta(delta)))
@@ -71,8 +82,10 @@ class Inference(inference_pb2_grpc.InferenceServicer):
 
     async def GenerateOnce(self, request: inference_pb2.GenerateRequest, context: Context) -> inference_pb2.GenerateResponse:
         response = inference_pb2.GenerateResponse()
-        async with self._call("GenerateOnce", context) as arrived_s:
-            async with self._answers.open(self._ask(request, context, streaming=False), arrived_s) as answer:
+        async with self._call("GenerateOnce", context) as call:
+            ask = self._ask(request, call.label, streaming=False)
+            async with self._answers.open(ask, call.arrived_s, call.traceparent) as answer:
+                await self._begin(context, call, answer)
                 deltas = [delta async for delta in answer]
             response.text = "".join(delta.text for delta in deltas) + answer.end.text
             response.tokens.extend(token for delta in deltas for token in delta.tokens)
@@ -88,29 +101,29 @@ class Inference(inference_pb2_grpc.InferenceServicer):
         return inference_pb2.ListModelsResponse(models=[model])
 
     @asynccontextmanager
-    async def _call(self, method: str, context: Context) -> AsyncIterator[float]:
-        """Measures a call, gives its arrival on the loop's clock, and ends it with a status where it fails."""
+    async def _call(self, method: str, context: Context) -> AsyncIterator[_Call]:
+        """Measures a call, and ends it with a status where it fails."""
         route, now_s = f"{SERVICE}/{method}", asyncio.get_running_loop().time
-        arrived_s = now_s()
+        call = self._arrived(context, now_s())
         metrics = self._answers.metrics
         metrics.request_began(route)
         outcome = grpc.StatusCode.CANCELLED
         try:
-            yield arrived_s
+            yield call
             outcome = grpc.StatusCode.OK
         except ClientLeft as error:
-            log.info("the client went away", method=method, reason=str(error))
+            log.info("the client went away", method=method, request=call.label, reason=str(error))
         except Exception as error:
-            outcome, message = _status(error)
+            failure = _failure(error)
+            outcome = failure.status
             if outcome in (grpc.StatusCode.INTERNAL, grpc.StatusCode.UNAVAILABLE):
-                log.error(
-                    "a call failed", method=method, reason=message, exc_info=None if isinstance(error, MeshError) else error
-                )
-            await context.abort(outcome, message)
+                cause = None if isinstance(error, MeshError) else error
+                log.error("a call failed", method=method, request=call.label, reason=failure.message, exc_info=cause)
+            await context.abort(outcome, failure.message, failure.metadata(call.label))
         finally:
-            metrics.request_ended(route, outcome.name, now_s() - arrived_s)
+            metrics.request_ended(route, outcome.name, now_s() - call.arrived_s)
 
-    def _ask(self, request: inference_pb2.GenerateRequest, context: Context, *, streaming: bool) -> Ask:
+    def _ask(self, request: inference_pb2.GenerateRequest, label: str, *, streaming: bool) -> Ask:
         if request.model:
             self._prompting.check_model(request.model)
         match request.WhichOneof("input"):
@@ -124,40 +137,69 @@ class Inference(inference_pb2_grpc.InferenceServicer):
                 prompt = self._prompting.ids(request.tokens.ids, "tokens.ids")
             case _:
                 raise InvalidRequest("input", "set one of prompt, chat and tokens")
-        return self._prompting.ask(prompt, _options(request), self._label(context), streaming=streaming)
+        expected = request.options.expected_tokens if request.options.HasField("expected_tokens") else None
+        return self._prompting.ask(prompt, _options(request), label, streaming=streaming, expected_tokens=expected)
 
-    def _label(self, context: Context) -> str:
-        for key, value in context.invocation_metadata() or ():
-            if key == REQUEST_ID_KEY and isinstance(value, str) and value:
-                return value[:128]
-        return self._new_id()
+    def _arrived(self, context: Context, now_s: float) -> _Call:
+        told = {key: value for key, value in context.invocation_metadata() or () if isinstance(value, str)}
+        label = told.get(REQUEST_ID_KEY, "")
+        return _Call(label if _LABEL.fullmatch(label) else self._new_id(), told.get(TRACEPARENT, ""), now_s)
+
+    async def _begin(self, context: Context, call: _Call, answer: Answer) -> None:
+        """Tell the plan, while prefill computes."""
+        await self._bounded(context.send_initial_metadata(((REQUEST_ID_KEY, call.label), (PLAN_KEY, answer.plan))))
 
     async def _write(self, context: Context, reply: inference_pb2.GenerateReply) -> None:
+        await self._bounded(context.write(reply))
+
+    async def _bounded(self, sending: Awaitable[None]) -> None:
+        """Raises SlowClient and ClientLeft."""
         try:
             async with asyncio.timeout(self._write_deadline_s):
-                await context.write(reply)
+                await sending
         except TimeoutError:
             raise SlowClient(f"the client has read nothing for {self._write_deadline_s:g} s") from None
         except (grpc.aio.BaseError, asyncio.InvalidStateError) as error:
             raise ClientLeft(repr(error)) from error
 
 
-def _status(error: Exception) -> tuple[grpc.StatusCode, str]:
+@dataclass(frozen=True, slots=True)
+class _Call:
+    label: str  # the client's x-request-id where it is fit to be logged and sent back, else a new one
+    traceparent: str  # as the client sent it
+    arrived_s: float  # the loop's time
+
+
+@dataclass(frozen=True, slots=True)
+class _Failure:
+    status: grpc.StatusCode
+    message: str
+    code: str | None = None  # as over HTTP
+    field: str | None = None  # what the client has to change
+
+    def metadata(self, label: str) -> tuple[tuple[str, str], ...]:
+        pairs = ((REQUEST_ID_KEY, label), (CODE_KEY, self.code), (FIELD_KEY, self.field))
+        return tuple((key, value) for key, value in pairs if value)
+
+
+def _failure(error: Exception) -> _Failure:
     match error:
         case InvalidRequest():
-            return grpc.StatusCode.INVALID_ARGUMENT, f"{error.field}: {error}"
+            return _Failure(grpc.StatusCode.INVALID_ARGUMENT, f"{error.field}: {error}", error.code, error.field)
         case UnknownModel():
-            return grpc.StatusCode.NOT_FOUND, str(error)
+            return _Failure(grpc.StatusCode.NOT_FOUND, str(error), "model_not_found", "model")
         case MeshError():
-            return _MESH_STATUS[error.code], str(error)
+            return _Failure(_MESH_STATUS[error.code], str(error), error.code.value)
         case SlowClient():
-            return grpc.StatusCode.RESOURCE_EXHAUSTED, str(error)
-    return grpc.StatusCode.INTERNAL, "the gateway failed in a way it does not know; its log has the cause"
+            return _Failure(grpc.StatusCode.RESOURCE_EXHAUSTED, str(error))
+    message = "the gateway failed in a way it does not know; its log has the cause"
+    return _Failure(grpc.StatusCode.INTERNAL, message, "internal_error")
 
 
 def _options(request: inference_pb2.GenerateRequest) -> Options:
     """Both sides name the options alike; what the client did not set keeps its default."""
     given = {field.name: value for field, value in request.options.ListFields()}
+    given.pop("expected_tokens", None)  # no option of sampling
     bias = tuple((entry.token, entry.bias) for entry in given.pop("logit_bias", ()))
     return Options(**given, logit_bias=bias, stop=tuple(request.stop))
 
@@ -194,6 +236,7 @@ def _timeline(timeline: Timeline) -> inference_pb2.Timeline:
         user_gap_us=_micros(timeline.user_gap_s),
         scored_tokens=timeline.scored_tokens,
         agreed_tokens=timeline.agreed_tokens,
+        main_cached_tokens=timeline.main_cached_tokens,
     )
 
 

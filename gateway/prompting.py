@@ -135,6 +135,8 @@ class Prompting:
     ) -> Ask:
         """Join a prompt that this object made with the client's options. Raises InvalidRequest."""
         _check_stops(options.stop)
+        if expected_tokens is not None and expected_tokens < 1:
+            raise InvalidRequest("expected_tokens", f"must be at least 1, is {expected_tokens}")
         spec = GenerationSpec(prompt, self._sampling(len(prompt), options), label, streaming, expected_tokens)
         return Ask(spec, options.stop)
 

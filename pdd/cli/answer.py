@@ -1,6 +1,6 @@
 """Shows an answer as it streams in, each token in the colour of the instance that made it.
 
-Called by `ask`. Owns what was printed so far; knows nothing of gRPC calls. Without colours (a pipe, NO_COLOR) a marker such as
+Called by `ask`. Owns what was printed so far; knows nothing of calls. Without colours (a pipe, NO_COLOR) a marker such as
 [relay-0] stands wherever the instance changes.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 from rich.console import Console
 from rich.text import Text
 
-from pdd.v1 import inference_pb2
+from pdd.client import Delta
 
 _PALETTE = ("yellow", "cyan", "green", "magenta", "blue", "red")
 
@@ -23,7 +23,7 @@ class AnswerPrinter:
         self._tokens: dict[str, int] = {}  # by instance, in the order they appeared
         self._last_source = ""
 
-    def show(self, delta: inference_pb2.Delta) -> None:
+    def show(self, delta: Delta) -> None:
         self._tokens[delta.source] = self._tokens.get(delta.source, 0) + len(delta.tokens)
         if not delta.text:
             return  # the token is part of a character or a stop string that is not whole yet

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from pdd.cli.ask import make_request, stream_answer
+from pdd.cli.ask import stream_answer
 from pdd.cli.cluster import LocalMesh, MeshStartError
 from pdd.cli.console import EXIT_INTERRUPTED, CommandError, ended_by_signal, plain_console, run
 from pdd.cli.options import (
@@ -24,6 +24,7 @@ from pdd.cli.options import (
 from pdd.cli.plan import DEFAULT_RATE_MBIT, DEFAULT_RTT_MS, EngineName, Handoff, MeshOptions, Pipeline
 from pdd.cli.preflight import check_engine
 from pdd.cli.up import describe
+from pdd.client import Chat, Request
 
 # Its KV takes longer over the link than prefill takes to make it, or there would be nothing to see.
 QUESTION = """\
@@ -82,8 +83,8 @@ async def _demo(options: MeshOptions, answering: Answering) -> None:
         try:
             async with LocalMesh(options, status.print) as mesh:
                 status.print(f"ready; asking for {answering.max_tokens} tokens\n")
-                request = make_request(
-                    QUESTION,
+                request = Request(
+                    Chat.question(QUESTION),
                     max_tokens=answering.max_tokens,
                     min_tokens=answering.max_tokens,
                     temperature=answering.temperature,

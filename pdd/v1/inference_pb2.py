@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from pdd.v1 import sampling_pb2 as pdd_dot_v1_dot_sampling__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16pdd/v1/inference.proto\x12\x06pdd.v1\x1a\x15pdd/v1/sampling.proto\"\xbc\x01\n\x0fGenerateRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x10\n\x06prompt\x18\x02 \x01(\tH\x00\x12!\n\x04\x63hat\x18\x03 \x01(\x0b\x32\x11.pdd.v1.ChatInputH\x00\x12$\n\x06tokens\x18\x04 \x01(\x0b\x32\x12.pdd.v1.TokenInputH\x00\x12(\n\x07options\x18\x05 \x01(\x0b\x32\x17.pdd.v1.GenerateOptions\x12\x0c\n\x04stop\x18\x06 \x03(\tB\x07\n\x05input\"2\n\tChatInput\x12%\n\x08messages\x18\x01 \x03(\x0b\x32\x13.pdd.v1.ChatMessage\",\n\x0b\x43hatMessage\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\t\"\x19\n\nTokenInput\x12\x0b\n\x03ids\x18\x01 \x03(\r\"\x8a\x04\n\x0fGenerateOptions\x12\x17\n\nmax_tokens\x18\x01 \x01(\rH\x00\x88\x01\x01\x12\x17\n\nmin_tokens\x18\x02 \x01(\rH\x01\x88\x01\x01\x12\x18\n\x0btemperature\x18\x03 \x01(\x02H\x02\x88\x01\x01\x12\x12\n\x05top_k\x18\x04 \x01(\rH\x03\x88\x01\x01\x12\x12\n\x05top_p\x18\x05 \x01(\x02H\x04\x88\x01\x01\x12\x12\n\x05min_p\x18\x06 \x01(\x02H\x05\x88\x01\x01\x12\x11\n\x04seed\x18\x07 \x01(\x06H\x06\x88\x01\x01\x12\x1d\n\x10presence_penalty\x18\x08 \x01(\x02H\x07\x88\x01\x01\x12\x1e\n\x11\x66requency_penalty\x18\t \x01(\x02H\x08\x88\x01\x01\x12\x1f\n\x12repetition_penalty\x18\n \x01(\x02H\t\x88\x01\x01\x12%\n\nlogit_bias\x18\x0b \x03(\x0b\x32\x11.pdd.v1.LogitBias\x12\x12\n\nignore_eos\x18\x0c \x01(\x08\x12\x19\n\x0ctop_logprobs\x18\r \x01(\rH\n\x88\x01\x01\x42\r\n\x0b_max_tokensB\r\n\x0b_min_tokensB\x0e\n\x0c_temperatureB\x08\n\x06_top_kB\x08\n\x06_top_pB\x08\n\x06_min_pB\x07\n\x05_seedB\x13\n\x11_presence_penaltyB\x14\n\x12_frequency_penaltyB\x15\n\x13_repetition_penaltyB\x0f\n\r_top_logprobs\"U\n\rGenerateReply\x12\x1e\n\x05\x64\x65lta\x18\x01 \x01(\x0b\x32\r.pdd.v1.DeltaH\x00\x12\x1c\n\x04\x64one\x18\x02 \x01(\x0b\x32\x0c.pdd.v1.DoneH\x00\x42\x06\n\x04kind\"s\n\x05\x44\x65lta\x12\x0c\n\x04text\x18\x01 \x01(\t\x12\x13\n\x0b\x66irst_index\x18\x02 \x01(\r\x12\x0e\n\x06tokens\x18\x03 \x03(\r\x12\x0e\n\x06source\x18\x04 \x01(\t\x12\'\n\x08logprobs\x18\x05 \x03(\x0b\x32\x15.pdd.v1.TokenLogprobs\"_\n\x04\x44one\x12\x15\n\rfinish_reason\x18\x01 \x01(\t\x12\x1c\n\x05usage\x18\x02 \x01(\x0b\x32\r.pdd.v1.Usage\x12\"\n\x08timeline\x18\x03 \x01(\x0b\x32\x10.pdd.v1.Timeline\"P\n\x05Usage\x12\x15\n\rprompt_tokens\x18\x01 \x01(\r\x12\x19\n\x11\x63ompletion_tokens\x18\x02 \x01(\r\x12\x15\n\rcached_tokens\x18\x03 \x01(\r\"\xee\x01\n\x08Timeline\x12\x10\n\x08pipeline\x18\x01 \x01(\t\x12\x0f\n\x07handoff\x18\x02 \x01(\t\x12\x1b\n\x05spans\x18\x03 \x03(\x0b\x32\x0c.pdd.v1.Span\x12\x15\n\rswitch_gap_us\x18\x04 \x01(\x04\x12\x14\n\x0c\x65\x61ger_tokens\x18\x05 \x01(\r\x12\x1c\n\x14main_computed_tokens\x18\x06 \x01(\r\x12\x14\n\x0cwan_kv_bytes\x18\x07 \x01(\x04\x12\x13\n\x0buser_gap_us\x18\x08 \x01(\x04\x12\x15\n\rscored_tokens\x18\t \x01(\r\x12\x15\n\ragreed_tokens\x18\n \x01(\r\"g\n\x04Span\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x10\n\x08instance\x18\x02 \x01(\t\x12\x10\n\x08start_us\x18\x03 \x01(\x04\x12\x0e\n\x06\x65nd_us\x18\x04 \x01(\x04\x12\x0e\n\x06tokens\x18\x05 \x01(\r\x12\r\n\x05\x62ytes\x18\x06 \x01(\x04\"u\n\x10GenerateResponse\x12\x0c\n\x04text\x18\x01 \x01(\t\x12\x0e\n\x06tokens\x18\x02 \x03(\r\x12\'\n\x08logprobs\x18\x03 \x03(\x0b\x32\x15.pdd.v1.TokenLogprobs\x12\x1a\n\x04\x64one\x18\x04 \x01(\x0b\x32\x0c.pdd.v1.Done\"\x13\n\x11ListModelsRequest\"3\n\x12ListModelsResponse\x12\x1d\n\x06models\x18\x01 \x03(\x0b\x32\r.pdd.v1.Model\"+\n\x05Model\x12\n\n\x02id\x18\x01 \x01(\t\x12\x16\n\x0e\x63ontext_tokens\x18\x02 \x01(\r2\xd1\x01\n\tInference\x12<\n\x08Generate\x12\x17.pdd.v1.GenerateRequest\x1a\x15.pdd.v1.GenerateReply0\x01\x12\x41\n\x0cGenerateOnce\x12\x17.pdd.v1.GenerateRequest\x1a\x18.pdd.v1.GenerateResponse\x12\x43\n\nListModels\x12\x19.pdd.v1.ListModelsRequest\x1a\x1a.pdd.v1.ListModelsResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16pdd/v1/inference.proto\x12\x06pdd.v1\x1a\x15pdd/v1/sampling.proto\"\xbc\x01\n\x0fGenerateRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x10\n\x06prompt\x18\x02 \x01(\tH\x00\x12!\n\x04\x63hat\x18\x03 \x01(\x0b\x32\x11.pdd.v1.ChatInputH\x00\x12$\n\x06tokens\x18\x04 \x01(\x0b\x32\x12.pdd.v1.TokenInputH\x00\x12(\n\x07options\x18\x05 \x01(\x0b\x32\x17.pdd.v1.GenerateOptions\x12\x0c\n\x04stop\x18\x06 \x03(\tB\x07\n\x05input\"2\n\tChatInput\x12%\n\x08messages\x18\x01 \x03(\x0b\x32\x13.pdd.v1.ChatMessage\",\n\x0b\x43hatMessage\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\t\"\x19\n\nTokenInput\x12\x0b\n\x03ids\x18\x01 \x03(\r\"\xbc\x04\n\x0fGenerateOptions\x12\x17\n\nmax_tokens\x18\x01 \x01(\rH\x00\x88\x01\x01\x12\x17\n\nmin_tokens\x18\x02 \x01(\rH\x01\x88\x01\x01\x12\x18\n\x0btemperature\x18\x03 \x01(\x02H\x02\x88\x01\x01\x12\x12\n\x05top_k\x18\x04 \x01(\rH\x03\x88\x01\x01\x12\x12\n\x05top_p\x18\x05 \x01(\x02H\x04\x88\x01\x01\x12\x12\n\x05min_p\x18\x06 \x01(\x02H\x05\x88\x01\x01\x12\x11\n\x04seed\x18\x07 \x01(\x06H\x06\x88\x01\x01\x12\x1d\n\x10presence_penalty\x18\x08 \x01(\x02H\x07\x88\x01\x01\x12\x1e\n\x11\x66requency_penalty\x18\t \x01(\x02H\x08\x88\x01\x01\x12\x1f\n\x12repetition_penalty\x18\n \x01(\x02H\t\x88\x01\x01\x12%\n\nlogit_bias\x18\x0b \x03(\x0b\x32\x11.pdd.v1.LogitBias\x12\x12\n\nignore_eos\x18\x0c \x01(\x08\x12\x19\n\x0ctop_logprobs\x18\r \x01(\rH\n\x88\x01\x01\x12\x1c\n\x0f\x65xpected_tokens\x18\x0e \x01(\rH\x0b\x88\x01\x01\x42\r\n\x0b_max_tokensB\r\n\x0b_min_tokensB\x0e\n\x0c_temperatureB\x08\n\x06_top_kB\x08\n\x06_top_pB\x08\n\x06_min_pB\x07\n\x05_seedB\x13\n\x11_presence_penaltyB\x14\n\x12_frequency_penaltyB\x15\n\x13_repetition_penaltyB\x0f\n\r_top_logprobsB\x12\n\x10_expected_tokens\"U\n\rGenerateReply\x12\x1e\n\x05\x64\x65lta\x18\x01 \x01(\x0b\x32\r.pdd.v1.DeltaH\x00\x12\x1c\n\x04\x64one\x18\x02 \x01(\x0b\x32\x0c.pdd.v1.DoneH\x00\x42\x06\n\x04kind\"s\n\x05\x44\x65lta\x12\x0c\n\x04text\x18\x01 \x01(\t\x12\x13\n\x0b\x66irst_index\x18\x02 \x01(\r\x12\x0e\n\x06tokens\x18\x03 \x03(\r\x12\x0e\n\x06source\x18\x04 \x01(\t\x12\'\n\x08logprobs\x18\x05 \x03(\x0b\x32\x15.pdd.v1.TokenLogprobs\"_\n\x04\x44one\x12\x15\n\rfinish_reason\x18\x01 \x01(\t\x12\x1c\n\x05usage\x18\x02 \x01(\x0b\x32\r.pdd.v1.Usage\x12\"\n\x08timeline\x18\x03 \x01(\x0b\x32\x10.pdd.v1.Timeline\"P\n\x05Usage\x12\x15\n\rprompt_tokens\x18\x01 \x01(\r\x12\x19\n\x11\x63ompletion_tokens\x18\x02 \x01(\r\x12\x15\n\rcached_tokens\x18\x03 \x01(\r\"\x8a\x02\n\x08Timeline\x12\x10\n\x08pipeline\x18\x01 \x01(\t\x12\x0f\n\x07handoff\x18\x02 \x01(\t\x12\x1b\n\x05spans\x18\x03 \x03(\x0b\x32\x0c.pdd.v1.Span\x12\x15\n\rswitch_gap_us\x18\x04 \x01(\x04\x12\x14\n\x0c\x65\x61ger_tokens\x18\x05 \x01(\r\x12\x1c\n\x14main_computed_tokens\x18\x06 \x01(\r\x12\x14\n\x0cwan_kv_bytes\x18\x07 \x01(\x04\x12\x13\n\x0buser_gap_us\x18\x08 \x01(\x04\x12\x15\n\rscored_tokens\x18\t \x01(\r\x12\x15\n\ragreed_tokens\x18\n \x01(\r\x12\x1a\n\x12main_cached_tokens\x18\x0b \x01(\r\"g\n\x04Span\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x10\n\x08instance\x18\x02 \x01(\t\x12\x10\n\x08start_us\x18\x03 \x01(\x04\x12\x0e\n\x06\x65nd_us\x18\x04 \x01(\x04\x12\x0e\n\x06tokens\x18\x05 \x01(\r\x12\r\n\x05\x62ytes\x18\x06 \x01(\x04\"u\n\x10GenerateResponse\x12\x0c\n\x04text\x18\x01 \x01(\t\x12\x0e\n\x06tokens\x18\x02 \x03(\r\x12\'\n\x08logprobs\x18\x03 \x03(\x0b\x32\x15.pdd.v1.TokenLogprobs\x12\x1a\n\x04\x64one\x18\x04 \x01(\x0b\x32\x0c.pdd.v1.Done\"\x13\n\x11ListModelsRequest\"3\n\x12ListModelsResponse\x12\x1d\n\x06models\x18\x01 \x03(\x0b\x32\r.pdd.v1.Model\"+\n\x05Model\x12\n\n\x02id\x18\x01 \x01(\t\x12\x16\n\x0e\x63ontext_tokens\x18\x02 \x01(\r2\xd1\x01\n\tInference\x12<\n\x08Generate\x12\x17.pdd.v1.GenerateRequest\x1a\x15.pdd.v1.GenerateReply0\x01\x12\x41\n\x0cGenerateOnce\x12\x17.pdd.v1.GenerateRequest\x1a\x18.pdd.v1.GenerateResponse\x12\x43\n\nListModels\x12\x19.pdd.v1.ListModelsRequest\x1a\x1a.pdd.v1.ListModelsResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -41,27 +41,27 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_TOKENINPUT']._serialized_start=346
   _globals['_TOKENINPUT']._serialized_end=371
   _globals['_GENERATEOPTIONS']._serialized_start=374
-  _globals['_GENERATEOPTIONS']._serialized_end=896
-  _globals['_GENERATEREPLY']._serialized_start=898
-  _globals['_GENERATEREPLY']._serialized_end=983
-  _globals['_DELTA']._serialized_start=985
-  _globals['_DELTA']._serialized_end=1100
-  _globals['_DONE']._serialized_start=1102
-  _globals['_DONE']._serialized_end=1197
-  _globals['_USAGE']._serialized_start=1199
-  _globals['_USAGE']._serialized_end=1279
-  _globals['_TIMELINE']._serialized_start=1282
-  _globals['_TIMELINE']._serialized_end=1520
-  _globals['_SPAN']._serialized_start=1522
-  _globals['_SPAN']._serialized_end=1625
-  _globals['_GENERATERESPONSE']._serialized_start=1627
-  _globals['_GENERATERESPONSE']._serialized_end=1744
-  _globals['_LISTMODELSREQUEST']._serialized_start=1746
-  _globals['_LISTMODELSREQUEST']._serialized_end=1765
-  _globals['_LISTMODELSRESPONSE']._serialized_start=1767
-  _globals['_LISTMODELSRESPONSE']._serialized_end=1818
-  _globals['_MODEL']._serialized_start=1820
-  _globals['_MODEL']._serialized_end=1863
-  _globals['_INFERENCE']._serialized_start=1866
-  _globals['_INFERENCE']._serialized_end=2075
+  _globals['_GENERATEOPTIONS']._serialized_end=946
+  _globals['_GENERATEREPLY']._serialized_start=948
+  _globals['_GENERATEREPLY']._serialized_end=1033
+  _globals['_DELTA']._serialized_start=1035
+  _globals['_DELTA']._serialized_end=1150
+  _globals['_DONE']._serialized_start=1152
+  _globals['_DONE']._serialized_end=1247
+  _globals['_USAGE']._serialized_start=1249
+  _globals['_USAGE']._serialized_end=1329
+  _globals['_TIMELINE']._serialized_start=1332
+  _globals['_TIMELINE']._serialized_end=1598
+  _globals['_SPAN']._serialized_start=1600
+  _globals['_SPAN']._serialized_end=1703
+  _globals['_GENERATERESPONSE']._serialized_start=1705
+  _globals['_GENERATERESPONSE']._serialized_end=1822
+  _globals['_LISTMODELSREQUEST']._serialized_start=1824
+  _globals['_LISTMODELSREQUEST']._serialized_end=1843
+  _globals['_LISTMODELSRESPONSE']._serialized_start=1845
+  _globals['_LISTMODELSRESPONSE']._serialized_end=1896
+  _globals['_MODEL']._serialized_start=1898
+  _globals['_MODEL']._serialized_end=1941
+  _globals['_INFERENCE']._serialized_start=1944
+  _globals['_INFERENCE']._serialized_end=2153
 # @@protoc_insertion_point(module_scope)

@@ -147,6 +147,7 @@ class GenerateOptions(_message.Message):
     LOGIT_BIAS_FIELD_NUMBER: _builtins.int
     IGNORE_EOS_FIELD_NUMBER: _builtins.int
     TOP_LOGPROBS_FIELD_NUMBER: _builtins.int
+    EXPECTED_TOKENS_FIELD_NUMBER: _builtins.int
     max_tokens: _builtins.int
     """[what the context has left]"""
     min_tokens: _builtins.int
@@ -170,6 +171,8 @@ class GenerateOptions(_message.Message):
     ignore_eos: _builtins.bool
     top_logprobs: _builtins.int
     """Not set: no logprobs."""
+    expected_tokens: _builtins.int
+    """How long the client thinks that the answer will be, at least 1; a pipeline is chosen by it. It bounds nothing. [not known]"""
     @_builtins.property
     def logit_bias(self) -> _containers.RepeatedCompositeFieldContainer[_sampling_pb2.LogitBias]: ...
     def __init__(
@@ -188,11 +191,14 @@ class GenerateOptions(_message.Message):
         logit_bias: _abc.Iterable[_sampling_pb2.LogitBias] | None = ...,
         ignore_eos: _builtins.bool = ...,
         top_logprobs: _builtins.int | None = ...,
+        expected_tokens: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_frequency_penalty", b"_frequency_penalty", "_max_tokens", b"_max_tokens", "_min_p", b"_min_p", "_min_tokens", b"_min_tokens", "_presence_penalty", b"_presence_penalty", "_repetition_penalty", b"_repetition_penalty", "_seed", b"_seed", "_temperature", b"_temperature", "_top_k", b"_top_k", "_top_logprobs", b"_top_logprobs", "_top_p", b"_top_p", "frequency_penalty", b"frequency_penalty", "max_tokens", b"max_tokens", "min_p", b"min_p", "min_tokens", b"min_tokens", "presence_penalty", b"presence_penalty", "repetition_penalty", b"repetition_penalty", "seed", b"seed", "temperature", b"temperature", "top_k", b"top_k", "top_logprobs", b"top_logprobs", "top_p", b"top_p"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_expected_tokens", b"_expected_tokens", "_frequency_penalty", b"_frequency_penalty", "_max_tokens", b"_max_tokens", "_min_p", b"_min_p", "_min_tokens", b"_min_tokens", "_presence_penalty", b"_presence_penalty", "_repetition_penalty", b"_repetition_penalty", "_seed", b"_seed", "_temperature", b"_temperature", "_top_k", b"_top_k", "_top_logprobs", b"_top_logprobs", "_top_p", b"_top_p", "expected_tokens", b"expected_tokens", "frequency_penalty", b"frequency_penalty", "max_tokens", b"max_tokens", "min_p", b"min_p", "min_tokens", b"min_tokens", "presence_penalty", b"presence_penalty", "repetition_penalty", b"repetition_penalty", "seed", b"seed", "temperature", b"temperature", "top_k", b"top_k", "top_logprobs", b"top_logprobs", "top_p", b"top_p"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_frequency_penalty", b"_frequency_penalty", "_max_tokens", b"_max_tokens", "_min_p", b"_min_p", "_min_tokens", b"_min_tokens", "_presence_penalty", b"_presence_penalty", "_repetition_penalty", b"_repetition_penalty", "_seed", b"_seed", "_temperature", b"_temperature", "_top_k", b"_top_k", "_top_logprobs", b"_top_logprobs", "_top_p", b"_top_p", "frequency_penalty", b"frequency_penalty", "ignore_eos", b"ignore_eos", "logit_bias", b"logit_bias", "max_tokens", b"max_tokens", "min_p", b"min_p", "min_tokens", b"min_tokens", "presence_penalty", b"presence_penalty", "repetition_penalty", b"repetition_penalty", "seed", b"seed", "temperature", b"temperature", "top_k", b"top_k", "top_logprobs", b"top_logprobs", "top_p", b"top_p"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_expected_tokens", b"_expected_tokens", "_frequency_penalty", b"_frequency_penalty", "_max_tokens", b"_max_tokens", "_min_p", b"_min_p", "_min_tokens", b"_min_tokens", "_presence_penalty", b"_presence_penalty", "_repetition_penalty", b"_repetition_penalty", "_seed", b"_seed", "_temperature", b"_temperature", "_top_k", b"_top_k", "_top_logprobs", b"_top_logprobs", "_top_p", b"_top_p", "expected_tokens", b"expected_tokens", "frequency_penalty", b"frequency_penalty", "ignore_eos", b"ignore_eos", "logit_bias", b"logit_bias", "max_tokens", b"max_tokens", "min_p", b"min_p", "min_tokens", b"min_tokens", "presence_penalty", b"presence_penalty", "repetition_penalty", b"repetition_penalty", "seed", b"seed", "temperature", b"temperature", "top_k", b"top_k", "top_logprobs", b"top_logprobs", "top_p", b"top_p"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__expected_tokens: _TypeAlias = _typing.Literal["expected_tokens"]  # noqa: Y015
+    _WhichOneofArgType__expected_tokens: _TypeAlias = _typing.Literal["_expected_tokens", b"_expected_tokens"]  # noqa: Y015
     _WhichOneofReturnType__frequency_penalty: _TypeAlias = _typing.Literal["frequency_penalty"]  # noqa: Y015
     _WhichOneofArgType__frequency_penalty: _TypeAlias = _typing.Literal["_frequency_penalty", b"_frequency_penalty"]  # noqa: Y015
     _WhichOneofReturnType__max_tokens: _TypeAlias = _typing.Literal["max_tokens"]  # noqa: Y015
@@ -215,6 +221,8 @@ class GenerateOptions(_message.Message):
     _WhichOneofArgType__top_logprobs: _TypeAlias = _typing.Literal["_top_logprobs", b"_top_logprobs"]  # noqa: Y015
     _WhichOneofReturnType__top_p: _TypeAlias = _typing.Literal["top_p"]  # noqa: Y015
     _WhichOneofArgType__top_p: _TypeAlias = _typing.Literal["_top_p", b"_top_p"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__expected_tokens) -> _WhichOneofReturnType__expected_tokens | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__frequency_penalty) -> _WhichOneofReturnType__frequency_penalty | None: ...
     @_typing.overload
@@ -376,8 +384,9 @@ class Timeline(_message.Message):
     USER_GAP_US_FIELD_NUMBER: _builtins.int
     SCORED_TOKENS_FIELD_NUMBER: _builtins.int
     AGREED_TOKENS_FIELD_NUMBER: _builtins.int
+    MAIN_CACHED_TOKENS_FIELD_NUMBER: _builtins.int
     pipeline: _builtins.str
-    """"relay" or "direct"."""
+    """"relay", "direct" or "singular", as planned."""
     handoff: _builtins.str
     """The handoff's mode at its end, "one_shot" or "catch_up"; empty where there was none."""
     switch_gap_us: _builtins.int
@@ -395,6 +404,8 @@ class Timeline(_message.Message):
     scored_tokens: _builtins.int
     """On a sample of the requests: eager tokens for which main's own sampler was asked too, and those that it chose as well."""
     agreed_tokens: _builtins.int
+    main_cached_tokens: _builtins.int
+    """Prompt tokens that main had cached: its own word, or the catalog's where main was not asked."""
     @_builtins.property
     def spans(self) -> _containers.RepeatedCompositeFieldContainer[Global___Span]: ...
     def __init__(
@@ -410,10 +421,11 @@ class Timeline(_message.Message):
         user_gap_us: _builtins.int = ...,
         scored_tokens: _builtins.int = ...,
         agreed_tokens: _builtins.int = ...,
+        main_cached_tokens: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agreed_tokens", b"agreed_tokens", "eager_tokens", b"eager_tokens", "handoff", b"handoff", "main_computed_tokens", b"main_computed_tokens", "pipeline", b"pipeline", "scored_tokens", b"scored_tokens", "spans", b"spans", "switch_gap_us", b"switch_gap_us", "user_gap_us", b"user_gap_us", "wan_kv_bytes", b"wan_kv_bytes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agreed_tokens", b"agreed_tokens", "eager_tokens", b"eager_tokens", "handoff", b"handoff", "main_cached_tokens", b"main_cached_tokens", "main_computed_tokens", b"main_computed_tokens", "pipeline", b"pipeline", "scored_tokens", b"scored_tokens", "spans", b"spans", "switch_gap_us", b"switch_gap_us", "user_gap_us", b"user_gap_us", "wan_kv_bytes", b"wan_kv_bytes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -26,7 +26,16 @@ if _version_not_supported:
 
 
 class InferenceStub:
-    """Missing associated documentation comment in .proto file."""
+    """A request's metadata, all of it optional: x-request-id (1..128 printable ASCII characters without a space; a label for logs),
+    traceparent (W3C). The call's deadline is the request's: when it passes, or the call is cancelled, the mesh lets the request go.
+
+    An answer's initial metadata, sent as soon as the request is planned: x-request-id (the client's, or a new one), x-pdd-plan (how
+    the mesh serves it, and why; the same as the HTTP header).
+
+    Errors: INVALID_ARGUMENT, NOT_FOUND (model), RESOURCE_EXHAUSTED (the mesh is full, or the client does not read), UNAVAILABLE (no
+    instance of a role, or a peer was lost), DEADLINE_EXCEEDED, INTERNAL. Their trailing metadata: x-request-id, x-pdd-code (the
+    error's code, where it has one over HTTP too), x-pdd-field (where the client has to change a field).
+    """
 
     def __init__(self, channel):
         """Constructor.
@@ -52,11 +61,19 @@ class InferenceStub:
 
 
 class InferenceServicer:
-    """Missing associated documentation comment in .proto file."""
+    """A request's metadata, all of it optional: x-request-id (1..128 printable ASCII characters without a space; a label for logs),
+    traceparent (W3C). The call's deadline is the request's: when it passes, or the call is cancelled, the mesh lets the request go.
+
+    An answer's initial metadata, sent as soon as the request is planned: x-request-id (the client's, or a new one), x-pdd-plan (how
+    the mesh serves it, and why; the same as the HTTP header).
+
+    Errors: INVALID_ARGUMENT, NOT_FOUND (model), RESOURCE_EXHAUSTED (the mesh is full, or the client does not read), UNAVAILABLE (no
+    instance of a role, or a peer was lost), DEADLINE_EXCEEDED, INTERNAL. Their trailing metadata: x-request-id, x-pdd-code (the
+    error's code, where it has one over HTTP too), x-pdd-field (where the client has to change a field).
+    """
 
     def Generate(self, request, context):
-        """Streams text as it is made. Errors: INVALID_ARGUMENT (names the field), NOT_FOUND (model), UNAVAILABLE (no instance of a
-        role, or a peer was lost), DEADLINE_EXCEEDED.
+        """Streams text as it is made.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -102,7 +119,16 @@ def add_InferenceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Inference:
-    """Missing associated documentation comment in .proto file."""
+    """A request's metadata, all of it optional: x-request-id (1..128 printable ASCII characters without a space; a label for logs),
+    traceparent (W3C). The call's deadline is the request's: when it passes, or the call is cancelled, the mesh lets the request go.
+
+    An answer's initial metadata, sent as soon as the request is planned: x-request-id (the client's, or a new one), x-pdd-plan (how
+    the mesh serves it, and why; the same as the HTTP header).
+
+    Errors: INVALID_ARGUMENT, NOT_FOUND (model), RESOURCE_EXHAUSTED (the mesh is full, or the client does not read), UNAVAILABLE (no
+    instance of a role, or a peer was lost), DEADLINE_EXCEEDED, INTERNAL. Their trailing metadata: x-request-id, x-pdd-code (the
+    error's code, where it has one over HTTP too), x-pdd-field (where the client has to change a field).
+    """
 
     @staticmethod
     def Generate(request,

@@ -27,39 +27,66 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class InferenceStub:
+    """A request's metadata, all of it optional: x-request-id (1..128 printable ASCII characters without a space; a label for logs),
+    traceparent (W3C). The call's deadline is the request's: when it passes, or the call is cancelled, the mesh lets the request go.
+
+    An answer's initial metadata, sent as soon as the request is planned: x-request-id (the client's, or a new one), x-pdd-plan (how
+    the mesh serves it, and why; the same as the HTTP header).
+
+    Errors: INVALID_ARGUMENT, NOT_FOUND (model), RESOURCE_EXHAUSTED (the mesh is full, or the client does not read), UNAVAILABLE (no
+    instance of a role, or a peer was lost), DEADLINE_EXCEEDED, INTERNAL. Their trailing metadata: x-request-id, x-pdd-code (the
+    error's code, where it has one over HTTP too), x-pdd-field (where the client has to change a field).
+    """
+
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> InferenceAsyncStub: ...
     Generate: _grpc.UnaryStreamMultiCallable[_inference_pb2.GenerateRequest, _inference_pb2.GenerateReply]
-    """Streams text as it is made. Errors: INVALID_ARGUMENT (names the field), NOT_FOUND (model), UNAVAILABLE (no instance of a
-    role, or a peer was lost), DEADLINE_EXCEEDED.
-    """
+    """Streams text as it is made."""
     GenerateOnce: _grpc.UnaryUnaryMultiCallable[_inference_pb2.GenerateRequest, _inference_pb2.GenerateResponse]
     """The same in one piece."""
     ListModels: _grpc.UnaryUnaryMultiCallable[_inference_pb2.ListModelsRequest, _inference_pb2.ListModelsResponse]
 
 @_typing.type_check_only
 class InferenceAsyncStub(InferenceStub):
+    """A request's metadata, all of it optional: x-request-id (1..128 printable ASCII characters without a space; a label for logs),
+    traceparent (W3C). The call's deadline is the request's: when it passes, or the call is cancelled, the mesh lets the request go.
+
+    An answer's initial metadata, sent as soon as the request is planned: x-request-id (the client's, or a new one), x-pdd-plan (how
+    the mesh serves it, and why; the same as the HTTP header).
+
+    Errors: INVALID_ARGUMENT, NOT_FOUND (model), RESOURCE_EXHAUSTED (the mesh is full, or the client does not read), UNAVAILABLE (no
+    instance of a role, or a peer was lost), DEADLINE_EXCEEDED, INTERNAL. Their trailing metadata: x-request-id, x-pdd-code (the
+    error's code, where it has one over HTTP too), x-pdd-field (where the client has to change a field).
+    """
+
     def __init__(self, channel: _aio.Channel) -> None: ...
     Generate: _aio.UnaryStreamMultiCallable[_inference_pb2.GenerateRequest, _inference_pb2.GenerateReply]  # type: ignore[assignment]
-    """Streams text as it is made. Errors: INVALID_ARGUMENT (names the field), NOT_FOUND (model), UNAVAILABLE (no instance of a
-    role, or a peer was lost), DEADLINE_EXCEEDED.
-    """
+    """Streams text as it is made."""
     GenerateOnce: _aio.UnaryUnaryMultiCallable[_inference_pb2.GenerateRequest, _inference_pb2.GenerateResponse]  # type: ignore[assignment]
     """The same in one piece."""
     ListModels: _aio.UnaryUnaryMultiCallable[_inference_pb2.ListModelsRequest, _inference_pb2.ListModelsResponse]  # type: ignore[assignment]
 
 class InferenceServicer(metaclass=_abc_1.ABCMeta):
+    """A request's metadata, all of it optional: x-request-id (1..128 printable ASCII characters without a space; a label for logs),
+    traceparent (W3C). The call's deadline is the request's: when it passes, or the call is cancelled, the mesh lets the request go.
+
+    An answer's initial metadata, sent as soon as the request is planned: x-request-id (the client's, or a new one), x-pdd-plan (how
+    the mesh serves it, and why; the same as the HTTP header).
+
+    Errors: INVALID_ARGUMENT, NOT_FOUND (model), RESOURCE_EXHAUSTED (the mesh is full, or the client does not read), UNAVAILABLE (no
+    instance of a role, or a peer was lost), DEADLINE_EXCEEDED, INTERNAL. Their trailing metadata: x-request-id, x-pdd-code (the
+    error's code, where it has one over HTTP too), x-pdd-field (where the client has to change a field).
+    """
+
     @_abc_1.abstractmethod
     def Generate(
         self,
         request: _inference_pb2.GenerateRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_inference_pb2.GenerateReply], _abc.AsyncIterator[_inference_pb2.GenerateReply]]:
-        """Streams text as it is made. Errors: INVALID_ARGUMENT (names the field), NOT_FOUND (model), UNAVAILABLE (no instance of a
-        role, or a peer was lost), DEADLINE_EXCEEDED.
-        """
+        """Streams text as it is made."""
 
     @_abc_1.abstractmethod
     def GenerateOnce(

@@ -14,7 +14,9 @@ import pytest
 from tests.mesh.api.conftest import Gateway
 
 TEXT = " the river ran to the sea."
-EXAMPLES = Path(__file__).parents[3] / "examples"
+ROOT = Path(__file__).parents[3]
+EXAMPLES = ROOT / "examples"
+DOCUMENT = ROOT / "docs" / "clients.md"
 
 
 async def run_example(name: str, url: str, grpc_address: str) -> str:
@@ -32,9 +34,31 @@ async def run_example(name: str, url: str, grpc_address: str) -> str:
     return printed.decode()
 
 
-@pytest.mark.parametrize("example", ["openai_client.py", "grpc_client.py"])
+@pytest.mark.parametrize("example", ["client.py", "grpc_stubs.py", "openai_client.py"])
 async def test_the_example_prints_the_answer(gateway: Gateway, example: str) -> None:
     assert await run_example(example, gateway.http, gateway.grpc) == TEXT + "\n"
+
+
+async def test_the_example_that_asks_three_things_prints_three_answers(gateway: Gateway) -> None:
+    assert await run_example("client_asyncio.py", gateway.http, gateway.grpc) == (TEXT + "\n") * 3
+    assert {spec.label for spec in gateway.generator.specs} == {"the-sea", "the-night", "the-wind"}
+
+
+async def test_the_program_in_the_document_prints_the_answer_and_how_it_was_made(
+    gateway: Gateway, capsys: pytest.CaptureFixture[str]
+) -> None:
+    program = DOCUMENT.read_text().split("```python\n")[1].split("```")[0]
+    await asyncio.to_thread(exec, program.replace("127.0.0.1:50050", gateway.grpc), {})
+    assert capsys.readouterr().out == f"{TEXT}\n9 tokens over the pipeline relay\n"
+
+
+def test_every_example_is_run() -> None:
+    assert {path.name for path in EXAMPLES.glob("*.py")} == {
+        "client.py",
+        "client_asyncio.py",
+        "grpc_stubs.py",
+        "openai_client.py",
+    }
 
 
 # What aiperf 0.13 sends (its ChatEndpoint and CompletionsEndpoint): by default without streaming and without a bound on tokens;

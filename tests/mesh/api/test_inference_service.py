@@ -11,6 +11,8 @@ import pytest
 
 from gateway.generation import GenerationSpec, MeshError, MeshErrorCode, Span, Timeline
 from pdd.rpc.channel import open_channel
+from pdd.tracing.context import TraceContext
+from pdd.tracing.tracer import Tracer
 from pdd.v1 import inference_pb2, inference_pb2_grpc
 from pdd.v1.inference_pb2 import GenerateOptions as Options
 from pdd.v1.inference_pb2 import GenerateRequest as Request
@@ -38,6 +40,14 @@ async def generate(stub: inference_pb2_grpc.InferenceAsyncStub, request: Request
     return [reply async for reply in stub.Generate(request, timeout=DEADLINE_S)]
 
 
+async def read(call: Any) -> None:
+    """To its end, streamed or not. Raises AioRpcError."""
+    if isinstance(call, grpc.aio.UnaryUnaryCall):
+        await call
+    else:
+        assert [reply async for reply in call]
+
+
 async def test_an_answer_streams_as_deltas_and_done(stub: inference_pb2_grpc.InferenceAsyncStub) -> None:
     *deltas, last = await generate(stub, Request(prompt=" the sea"))
     assert "".join(reply.delta.text for reply in deltas) == TEXT
@@ -56,6 +66,51 @@ async def test_the_same_in_one_piece_with_logprobs(stub: inference_pb2_grpc.Infe
     assert len(answer.logprobs) == len(IDS)
     assert list(answer.logprobs[0].top_tokens) == [IDS[0], IDS[0] + 1]
     assert answer.done.usage.prompt_tokens == 3
+
+
+async def test_the_plan_is_told_before_the_first_token(start: Start) -> None:
+    prefill = asyncio.Event()
+    async with start(lambda spec: [Hold(prefill), *steps(spec, IDS)]) as gateway, open_channel(gateway.grpc) as channel:
+        stub: inference_pb2_grpc.InferenceAsyncStub = inference_pb2_grpc.InferenceStub(channel)
+        call = stub.Generate(Request(prompt="hi"), timeout=DEADLINE_S, metadata=(("x-request-id", "mine"),))
+        told = dict(await call.initial_metadata())
+        assert not prefill.is_set()
+        assert (told["x-pdd-plan"], told["x-request-id"]) == ("pipeline=direct; reason=scripted", "mine")
+        prefill.set()
+        await read(call)
+
+
+async def test_the_plan_is_told_of_an_answer_in_one_piece_too(stub: inference_pb2_grpc.InferenceAsyncStub) -> None:
+    call = stub.GenerateOnce(Request(prompt="hi"), timeout=DEADLINE_S)
+    assert dict(await call.initial_metadata())["x-pdd-plan"] == "pipeline=direct; reason=scripted"
+
+
+@pytest.mark.parametrize("given", ["", "a b", "a" * 129])
+async def test_a_label_that_is_not_fit_to_be_logged_is_replaced(
+    gateway: Gateway, stub: inference_pb2_grpc.InferenceAsyncStub, given: str
+) -> None:
+    call = stub.GenerateOnce(Request(prompt="hi"), timeout=DEADLINE_S, metadata=(("x-request-id", given),))
+    assert dict(await call.initial_metadata())["x-request-id"] == "n1"
+    assert gateway.generator.specs[0].label == "n1"
+
+
+async def test_a_client_may_say_how_long_its_answer_will_be(
+    gateway: Gateway, stub: inference_pb2_grpc.InferenceAsyncStub
+) -> None:
+    for options in (Options(), Options(expected_tokens=50)):
+        await generate(stub, Request(prompt="hi", options=options))
+    assert [spec.expected_tokens for spec in gateway.generator.specs] == [None, 50]
+
+
+async def test_a_request_belongs_to_its_clients_trace(start: Start) -> None:
+    trace_id, metadata = 0xAB, (("traceparent", f"00-{0xAB:032x}-{0xCD:016x}-01"),)
+    tracer = Tracer(lambda _bits: 7, lambda _spans: None)
+    async with start(saying(CARD, TEXT), tracer=tracer) as gateway, open_channel(gateway.grpc) as channel:
+        stub: inference_pb2_grpc.InferenceAsyncStub = inference_pb2_grpc.InferenceStub(channel)
+        for method in (stub.Generate, stub.GenerateOnce):
+            await read(method(Request(prompt="hi"), timeout=DEADLINE_S, metadata=metadata))
+        contexts = [TraceContext.from_bytes(spec.trace) for spec in gateway.generator.specs]
+    assert [context and context.trace_id for context in contexts] == [trace_id, trace_id]
 
 
 async def test_chat_input_and_options_reach_the_mesh(gateway: Gateway, stub: inference_pb2_grpc.InferenceAsyncStub) -> None:
@@ -102,13 +157,13 @@ async def test_what_was_kept_back_comes_before_done(stub: inference_pb2_grpc.Inf
 
 async def test_done_carries_the_timeline(start: Start) -> None:
     spans = (Span("extend", "main-0", 0.25, 0.5, 8, 0), Span("transfer.main", "main-0", -1e-9, 0.1, 0, 4096))
-    timeline = Timeline("relay", "catch_up", spans, 0.04, 10, 17, 4096, 0.02, 9, 8)
+    timeline = Timeline("relay", "catch_up", spans, 0.04, 10, 17, 4096, 0.02, 9, 8, 32)
     async with start(saying(CARD, TEXT, timeline=timeline)) as gateway, open_channel(gateway.grpc) as channel:
         answer = await inference_pb2_grpc.InferenceStub(channel).GenerateOnce(Request(prompt="hi"), timeout=DEADLINE_S)
     told = answer.done.timeline
     assert (told.pipeline, told.handoff, told.switch_gap_us, told.eager_tokens) == ("relay", "catch_up", 40_000, 10)
     assert (told.main_computed_tokens, told.wan_kv_bytes) == (17, 4096)
-    assert (told.user_gap_us, told.scored_tokens, told.agreed_tokens) == (20_000, 9, 8)
+    assert (told.user_gap_us, told.scored_tokens, told.agreed_tokens, told.main_cached_tokens) == (20_000, 9, 8, 32)
     assert [(span.name, span.start_us, span.end_us, span.tokens, span.bytes) for span in told.spans] == [
         ("extend", 250_000, 500_000, 8, 0),
         ("transfer.main", 0, 100_000, 0, 4096),
@@ -138,6 +193,7 @@ async def test_a_conversation_far_over_the_context_is_refused_unread(
         (Request(prompt="hi", stop=["x"] * 5), "stop"),
         (Request(prompt="hi", options=Options(max_tokens=0)), "max_tokens"),
         (Request(prompt="hi", options=Options(max_tokens=CONTEXT)), "max_tokens"),
+        (Request(prompt="hi", options=Options(expected_tokens=0)), "expected_tokens"),
         (Request(prompt="hi", options=Options(temperature=2.5)), "temperature"),
         (Request(prompt="hi", options=Options(top_p=float("nan"))), "top_p"),
         (Request(prompt="hi", options=Options(top_logprobs=21)), "top_logprobs"),
@@ -151,6 +207,17 @@ async def test_a_wrong_field_is_an_invalid_argument_and_named(
         error = await failure(call)
         assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
         assert (error.details() or "").startswith(f"{field}: ")
+        assert trailing(error)["x-pdd-field"] == field
+        assert trailing(error)["x-request-id"].startswith("n")
+
+
+async def test_a_prompt_that_is_too_long_has_a_code_as_over_http(stub: inference_pb2_grpc.InferenceAsyncStub) -> None:
+    error = await failure(stub.GenerateOnce(Request(prompt=" the" * CONTEXT), timeout=DEADLINE_S))
+    assert trailing(error)["x-pdd-code"] == "context_length_exceeded"
+
+
+def trailing(error: grpc.aio.AioRpcError) -> dict[str, str]:
+    return {key: str(value) for key, value in error.trailing_metadata() or ()}
 
 
 async def counted(gateway: Gateway, method: str, status: str) -> None:
@@ -169,6 +236,7 @@ async def failure(call: Any) -> grpc.aio.AioRpcError:
 async def test_another_model_is_not_found(stub: inference_pb2_grpc.InferenceAsyncStub) -> None:
     error = await failure(generate(stub, Request(model="gpt-5", prompt="hi")))
     assert error.code() is grpc.StatusCode.NOT_FOUND
+    assert trailing(error)["x-pdd-code"] == "model_not_found"
 
 
 @pytest.mark.parametrize(
@@ -195,6 +263,7 @@ async def test_an_error_of_the_mesh_has_its_status_after_what_was_said(
                 assert reply.delta.text == text
             error = await failure(call.read())
         assert (error.code(), error.details()) == (status, "main-0: so")
+        assert trailing(error)["x-pdd-code"] == code.value
         await counted(gateway, "Generate", status.name)
 
 

@@ -5,14 +5,14 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from pdd.cli.answer import AnswerPrinter, printable
-from pdd.v1 import inference_pb2
+from pdd.client import Delta
 
 
-def delta(source: str, text: str, tokens: int = 1) -> inference_pb2.Delta:
-    return inference_pb2.Delta(source=source, text=text, tokens=range(tokens))
+def delta(source: str, text: str, tokens: int = 1) -> Delta:
+    return Delta(text, 0, tuple(range(tokens)), source, ())
 
 
-def shown(deltas: list[inference_pb2.Delta], *, colours: bool) -> str:
+def shown(deltas: list[Delta], *, colours: bool) -> str:
     console = Console(
         file=io.StringIO(), force_terminal=colours, color_system="standard" if colours else None, no_color=not colours, width=80
     )

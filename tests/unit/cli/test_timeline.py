@@ -1,11 +1,12 @@
 import io
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
 from pdd.cli.timeline import bar, count_bytes, draw, rows, summary
-from pdd.v1 import inference_pb2
+from pdd.client import Result, Span, Timeline, Usage
 
 SPANS = [
     ("main", "main-0", 900, 2000, 100, 0),
@@ -18,36 +19,41 @@ SPANS = [
 ]
 
 
-def make_done(gap_us: int = 40, handoff: str = "catch_up") -> inference_pb2.Done:
+def make_result(gap_ms: int = 40, handoff: str = "catch_up") -> Result:
     spans = [
-        inference_pb2.Span(name=name, instance=instance, start_us=start * 1000, end_us=end * 1000, tokens=tokens, bytes=size)
-        for name, instance, start, end, tokens, size in SPANS
+        Span(name, instance, start_ms / 1000, end_ms / 1000, tokens, size)
+        for name, instance, start_ms, end_ms, tokens, size in SPANS
     ]
-    timeline = inference_pb2.Timeline(
+    timeline = Timeline(
         pipeline="relay",
         handoff=handoff,
-        spans=spans,
-        switch_gap_us=gap_us * 1000,
-        user_gap_us=12_000,
+        spans=tuple(spans),
+        switch_gap_s=gap_ms / 1000,
+        user_gap_s=0.012,
         scored_tokens=45,
         agreed_tokens=44,
         eager_tokens=46,
         main_computed_tokens=51,
+        main_cached_tokens=0,
         wan_kv_bytes=1_474_560,
     )
-    usage = inference_pb2.Usage(prompt_tokens=69, completion_tokens=146)
-    return inference_pb2.Done(finish_reason="length", usage=usage, timeline=timeline)
+    return Result("", (), (), "length", Usage(69, 146, 0), timeline, plan="", request_id="")
 
 
-def drawn(done: inference_pb2.Done, width: int = 120) -> str:
+def make_empty_result() -> Result:
+    timeline = Timeline("direct", "", (), 0.0, 0.0, 0, 0, 0, 0, 0, 0)
+    return Result("", (), (), "stop", Usage(0, 0, 0), timeline, plan="", request_id="")
+
+
+def drawn(result: Result, width: int = 120) -> str:
     console = Console(file=io.StringIO(), width=width)
-    console.print(draw(done, console.width))
+    console.print(draw(result, console.width))
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
 
 
 def test_stages_come_in_the_order_they_began_with_extends_numbered_and_the_gap_before_main() -> None:
-    assert [row.stage for row in rows(make_done().timeline)] == [
+    assert [row.stage for row in rows(make_result().timeline)] == [
         "prefill",
         "transfer.relay",
         "transfer.main",
@@ -60,18 +66,19 @@ def test_stages_come_in_the_order_they_began_with_extends_numbered_and_the_gap_b
 
 
 def test_the_gap_ends_where_main_begins() -> None:
-    gap = next(row for row in rows(make_done(gap_us=40).timeline) if row.stage == "switch gap")
-    assert (gap.start_us, gap.end_us) == (860_000, 900_000)
+    gap = next(row for row in rows(make_result(gap_ms=40).timeline) if row.stage == "switch gap")
+    assert gap.start_s == pytest.approx(0.86)
+    assert gap.end_s == 0.9
 
 
 def test_a_request_without_a_switch_has_no_gap() -> None:
-    done = make_done(gap_us=0, handoff="")
-    assert "switch gap" not in [row.stage for row in rows(done.timeline)]
-    assert "eager" not in summary(done)
+    result = make_result(gap_ms=0, handoff="")
+    assert "switch gap" not in [row.stage for row in rows(result.timeline)]
+    assert "eager" not in summary(result)
 
 
 def test_the_picture_tells_every_figure() -> None:
-    text = drawn(make_done())
+    text = drawn(make_result())
     for expected in (
         "pipeline relay, handoff catch_up",
         "0 … 2000 ms",
@@ -87,18 +94,18 @@ def test_the_picture_tells_every_figure() -> None:
 
 
 def test_the_picture_fits_into_an_ordinary_terminal() -> None:
-    text = drawn(make_done(), width=80)
+    text = drawn(make_result(), width=80)
     assert max(len(line) for line in text.splitlines()) <= 80
     assert "…" not in text.replace("0 … 2000 ms", "")
 
 
 def test_an_empty_timeline_can_be_drawn() -> None:
-    assert "0 output tokens" in drawn(inference_pb2.Done())
+    assert "0 output tokens" in drawn(make_empty_result())
 
 
-@given(st.integers(0, 10**9), st.integers(0, 10**9), st.integers(1, 10**9), st.integers(1, 200))
-def test_a_bar_is_visible_and_stays_on_its_axis(start: int, length: int, total: int, width: int) -> None:
-    start %= total
+@given(st.floats(0, 1), st.floats(0, 1e9), st.floats(1e-6, 1e9), st.integers(1, 200))
+def test_a_bar_is_visible_and_stays_on_its_axis(part: float, length: float, total: float, width: int) -> None:
+    start = part * total
     end = min(total, start + length)
     text = bar(start, end, total, width)
     assert 1 <= len(text) <= width

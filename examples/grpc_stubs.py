@@ -1,4 +1,4 @@
-"""Stream an answer over gRPC. The gateway's host:port may be given as an argument."""
+"""Stream an answer with the stubs of inference.proto alone. The gateway's host:port may be given as an argument."""
 
 import sys
 
