@@ -6,6 +6,7 @@ import typer
 
 from pdd.cli.ask import ask
 from pdd.cli.demo import demo
+from pdd.cli.doctor import doctor
 from pdd.cli.health import health
 from pdd.cli.model import fetch_model
 from pdd.cli.up import up
@@ -23,5 +24,6 @@ model_app.command("fetch")(fetch_model)
 app.command()(up)
 app.command()(ask)
 app.command()(demo)
+app.command()(doctor)
 app.command()(health)
 app.add_typer(model_app, name="model")
