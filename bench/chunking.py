@@ -60,9 +60,12 @@ class Point:
 class NaiveScheduler(Scheduler):
     """Prefills one prompt at a time, in full chunks and what is left."""
 
-    def _prefills(self, works: list[Work], now_s: float, left: int) -> None:
-        oldest = self._with_passes(prefill=True)[:1]
-        works.extend(sequence.work(min(sequence.owed, left, self._limits.chunk_tokens), now_s) for sequence in oldest)
+    def _prefills(self, works: list[Work], now_s: float, left: int) -> int:
+        taken = 0
+        for oldest in self._with_passes(prefill=True)[:1]:
+            taken = min(oldest.owed, left, self._limits.chunk_tokens)
+            works.append(oldest.work(taken, now_s))
+        return taken
 
 
 class NaiveEngine(BatchEngine):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from dataclasses import replace
 from typing import Self
 
 from gateway.detokenizer import Vocabulary
@@ -16,6 +17,8 @@ from gateway.generation import End, Generation, Generator, MeshError, Tokens
 from gateway.metrics import GatewayMetrics
 from gateway.prompting import Ask
 from gateway.text import AnswerText, TextDelta, TextEnd
+from gateway.traces import RequestTrace
+from pdd.tracing.tracer import Tracer
 
 
 class GenerationBroken(Exception):
@@ -23,23 +26,41 @@ class GenerationBroken(Exception):
 
 
 class Answers:
-    def __init__(self, generator: Generator, vocabulary: Vocabulary, metrics: GatewayMetrics) -> None:
+    def __init__(
+        self, generator: Generator, vocabulary: Vocabulary, metrics: GatewayMetrics, tracer: Tracer | None = None
+    ) -> None:
         self.generator = generator
         self.vocabulary = vocabulary
         self.metrics = metrics
+        self._tracer = tracer
 
     @asynccontextmanager
-    async def open(self, ask: Ask, arrived_s: float) -> AsyncIterator[Answer]:
-        """Start the request that arrived at `arrived_s` (the loop's time). MeshError may come from here and from the answer."""
+    async def open(self, ask: Ask, arrived_s: float, traceparent: str = "") -> AsyncIterator[Answer]:
+        """Start the request that arrived at `arrived_s` (the loop's time). MeshError may come from here and from the answer.
+
+        `traceparent` is the client's, as it sent it.
+        """
         try:
             async with AsyncExitStack() as stack:
+                spec, trace = ask.spec, self._trace(ask, arrived_s, traceparent)
+                if trace is not None:
+                    stack.enter_context(trace)  # first, so that it ends when the mesh has let go of the request
+                    spec = replace(spec, trace=trace.context.to_bytes())
                 with self.metrics.waiting():
-                    generation = await stack.enter_async_context(self.generator.generate(ask.spec))
+                    generation = await stack.enter_async_context(self.generator.generate(spec))
+                if trace is not None:
+                    trace.generation = generation
                 text = AnswerText(self.vocabulary.detokenizer(), ask.stop)
                 yield Answer(generation, text, self.metrics, arrived_s)
         except MeshError as error:
             self.metrics.generation_failed(error.code)
             raise
+
+    def _trace(self, ask: Ask, arrived_s: float, traceparent: str) -> RequestTrace | None:
+        root = None if self._tracer is None else self._tracer.begin(traceparent)
+        if self._tracer is None or root is None:
+            return None
+        return RequestTrace(self._tracer, root, ask.spec.label, len(ask.spec.prompt), arrived_s)
 
 
 class Answer:

@@ -23,6 +23,7 @@ class GenerationSpec:
     label: str  # the client's x-request-id, for logs only
     streaming: bool = True  # someone watches the tokens come; False where only the whole answer counts
     expected_tokens: int | None = None  # how long the client thinks that the answer will be, where it says so
+    trace: bytes = b""  # where its spans belong, as in Admit; empty where it is not traced
 
 
 class Tokens(NamedTuple):
@@ -59,6 +60,30 @@ class Timeline:
     scored_tokens: int = 0
     agreed_tokens: int = 0
     main_cached_tokens: int = 0  # of the prompt: main's own word, or the catalog's where main was not asked
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Tokens shown from one decoder, and when the first and the last of them came."""
+
+    first_s: float
+    last_s: float
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Moments:
+    """What has become of a generation, and when by the loop's clock: for its trace."""
+
+    request: str  # as the mesh's logs name it
+    started_s: float  # planned, and sent to its instances
+    timeline: Timeline
+    cached_tokens: int = 0  # of the prompt, by prefill
+    output_tokens: int = 0
+    first_token_s: float | None = None  # prefill's word of index 0
+    relay: Run | None = None
+    main: Run | None = None
+    finished: bool = False  # the answer is complete
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +125,11 @@ class Generation(Protocol):
     @property
     def plan(self) -> str:
         """How the mesh serves it, and why: the value of the response header x-pdd-plan."""
+        ...
+
+    @property
+    def moments(self) -> Moments:
+        """What has happened so far. Costs nothing until it is asked for."""
         ...
 
     def __aiter__(self) -> AsyncIterator[Tokens | End]:

@@ -10,8 +10,8 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from gateway.generation import Span, Timeline
-from gateway.handoff.actions import Action, Emit, Extend
+from gateway.generation import Moments, Run, Span, Timeline
+from gateway.handoff.actions import Action, Emit, Extend, Finish
 from gateway.handoff.events import Extended, FirstToken, HandoffEvent, KvReady, TransferDone, Wanted
 from gateway.mode import HandoffMode
 from pdd.catalog.base import Role
@@ -44,10 +44,14 @@ class TimelineRecorder:
     _scored_tokens: int = 0
     _agreed_tokens: int = 0
     _shown: int = 0
+    _cached_tokens: int = 0
+    _first_token_s: float | None = None
+    _finished: bool = False
 
     def note_event(self, event: HandoffEvent, now_s: float) -> None:
         match event:
             case FirstToken(compute_s=compute_s, computed_tokens=tokens):
+                self._first_token_s, self._cached_tokens = now_s, event.cached_tokens
                 self._add("prefill", Role.PREFILL, now_s - compute_s, now_s, tokens=tokens)
             case Wanted(role=Role.MAIN, missing_bytes=missing_bytes):
                 self._main_missing_bytes = missing_bytes
@@ -76,6 +80,8 @@ class TimelineRecorder:
                 run.last_s, run.tokens = now_s, run.tokens + len(tokens)
             case Extend(ids=ids):
                 self._extends.append((now_s, len(ids)))
+            case Finish():
+                self._finished = True
             case _:
                 pass
 
@@ -101,6 +107,24 @@ class TimelineRecorder:
             scored_tokens=self._scored_tokens,
             agreed_tokens=self._agreed_tokens,
         )
+
+    def moments(self, request: str, timeline: Timeline) -> Moments:
+        """The same by the clock, for a trace. `request` and `timeline` are put in as they are."""
+        return Moments(
+            request=request,
+            started_s=self.arrived_s,
+            timeline=timeline,
+            cached_tokens=self._cached_tokens,
+            output_tokens=self._shown,
+            first_token_s=self._first_token_s,
+            relay=self._run(Role.RELAY),
+            main=self._run(Role.MAIN),
+            finished=self._finished,
+        )
+
+    def _run(self, role: Role) -> Run | None:
+        run = self._runs.get(role)
+        return None if run is None else Run(run.first_s, run.last_s, run.tokens)
 
     def _wan_kv_bytes(self) -> int:
         if self._main_sent_bytes is not None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pdd.identity import RequestId
 from pdd.sampling import SamplingParams
 from pdd.sampling_proto import sampling_from_proto
+from pdd.tracing.context import CONTEXT_BYTES
 from pdd.v1 import decode_pb2, prefill_pb2
 
 
@@ -20,6 +21,7 @@ class RequestSpec:
     sampling: SamplingParams
     salt: str  # enters every block hash
     lease_s: float
+    trace: bytes = b""  # as in Admit
 
 
 def spec_from_proto(message: decode_pb2.Admit | prefill_pb2.StartPrefill, context_tokens: int) -> RequestSpec:
@@ -40,4 +42,6 @@ def spec_from_proto(message: decode_pb2.Admit | prefill_pb2.StartPrefill, contex
         sampling = sampling_from_proto(message.sampling)
     except ValueError as error:
         raise ValueError(f"sampling.{error}") from error
-    return RequestSpec(request, tuple(message.prompt_ids), sampling, message.salt, message.lease_ms / 1000)
+    if message.trace and len(message.trace) != CONTEXT_BYTES:
+        raise ValueError(f"trace: {CONTEXT_BYTES} bytes or none, got {len(message.trace)}")
+    return RequestSpec(request, tuple(message.prompt_ids), sampling, message.salt, message.lease_ms / 1000, message.trace)

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pdd.catalog.base import Registration, Registry
 from pdd.catalog.heartbeat import heartbeat
 from pdd.catalog.prefixes import PrefixCatalog
-from pdd.catalog.publisher import PublisherRules, publishing
+from pdd.catalog.publisher import CachePublisher, PublisherRules, publishing
 from services.instances import Served
 
 
@@ -23,17 +23,17 @@ async def announced(
     served: Served,
     describe: Callable[[], Registration],
     rules: PublisherRules | None = None,
-) -> AsyncIterator[None]:
+) -> AsyncIterator[CachePublisher | None]:
     """Announce `describe()` and publish the prefix cache until the context is left. Raises what `heartbeat` does.
 
     An instance that keeps no prefix cache publishes nothing, and its registration says so.
     """
     if not served.cache.limit_bytes:
         async with heartbeat(registry, describe):
-            yield
+            yield None
         return
     async with (
         publishing(catalog, served.instance, served.cache, rules) as publisher,
         heartbeat(registry, lambda: replace(describe(), cached=publisher.state)),
     ):
-        yield
+        yield publisher

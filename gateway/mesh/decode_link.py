@@ -50,6 +50,7 @@ class DecodeLink(Link[decode_pb2.DecodeCommand, decode_pb2.DecodeFrame]):
             salt=self._settings.tenant_salt,
             lease_ms=round(self._settings.lease_s * 1000),
             decode_on_commit=self.registration.role is Role.RELAY,
+            trace=spec.trace,
         )
         self._send(decode_pb2.DecodeCommand(admit=admit))
 

@@ -91,10 +91,11 @@ class Mesh:
     @asynccontextmanager
     async def generate(self, spec: GenerationSpec) -> AsyncIterator[RunningRequest]:
         """Start a request. Raises MeshError NO_INSTANCE where a role has nobody to serve it, OVERLOADED where all are full."""
-        number = next(self._counter)
+        number, asked_s = next(self._counter), asyncio.get_running_loop().time()
         planned = await self._planner.plan(RequestId(self._gateway.incarnation, number), spec)
         course = Course(self._planner, planned)
         plan = planned.plan
+        self._observer.queued(asyncio.get_running_loop().time() - asked_s)
         self._observer.planned(plan, len(spec.prompt))
         request = self._request(planned.request, spec, course)
         try:

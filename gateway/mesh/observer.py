@@ -10,6 +10,9 @@ from pdd.catalog.base import Role
 
 
 class MeshObserver(Protocol):
+    def queued(self, waited_s: float) -> None:
+        """A request is about to get its plan, and has waited for a relay so long."""
+
     def planned(self, plan: Plan, prompt_tokens: int) -> None:
         """A request got its pipeline and its instances."""
 
@@ -34,6 +37,9 @@ class MeshObserver(Protocol):
 
 class Unobserved:
     """Measures nothing."""
+
+    def queued(self, waited_s: float) -> None:
+        pass
 
     def planned(self, plan: Plan, prompt_tokens: int) -> None:
         pass

@@ -34,8 +34,9 @@ class PrefillLink(Link[prefill_pb2.PrefillCommand, prefill_pb2.PrefillFrame]):
             prompt_ids=spec.prompt,
             sampling=sampling_to_proto(spec.sampling),
             salt=self._settings.tenant_salt,
-            targets=[prefill_pb2.Target(instance=to.instance.to_proto(), kv_address=to.address) for to in targets],
+            targets=[_target(to) for to in targets],
             lease_ms=round(self._settings.lease_s * 1000),
+            trace=spec.trace,
         )
         self._send(prefill_pb2.PrefillCommand(start=start))
 
@@ -66,3 +67,7 @@ class PrefillLink(Link[prefill_pb2.PrefillCommand, prefill_pb2.PrefillFrame]):
         if self.queued_tokens < before:
             self.broadcast(PrefillProgress())
         return (frame.load.running + frame.load.waiting) / self.registration.slots
+
+
+def _target(to: Registration) -> prefill_pb2.Target:
+    return prefill_pb2.Target(instance=to.instance.to_proto(), kv_address=to.address, role=to.role.value)

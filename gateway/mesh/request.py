@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Self
 
-from gateway.generation import End, GenerationSpec, MeshError, MeshErrorCode, Timeline, Tokens
+from gateway.generation import End, GenerationSpec, MeshError, MeshErrorCode, Moments, Timeline, Tokens
 from gateway.handoff import agreement
 from gateway.handoff.actions import (
     Abort,
@@ -136,6 +136,10 @@ class RunningRequest:
     @property
     def plan(self) -> str:
         return self._course.plan.header()
+
+    @property
+    def moments(self) -> Moments:
+        return self._recorder.moments(str(self._request), self._timeline())
 
     def __aiter__(self) -> Self:
         return self

@@ -19,6 +19,7 @@ from gateway.openai.sse import DONE, EventStream, event, send_whole
 from gateway.prompting import Ask
 from gateway.text import TextDelta, TextEnd
 from pdd.telemetry import get_logger
+from pdd.tracing.context import TRACEPARENT
 
 log = get_logger(__name__)
 
@@ -41,7 +42,7 @@ async def respond(request: web.Request, api: Api, ask: Ask, shape: Shape, stream
         return await _whole(request, api, ask, shape)
     events = EventStream(request, api.write_deadline_s)
     try:
-        await _stream(events, api, ask, shape, request[ARRIVED_S])
+        await _stream(request, events, api, ask, shape)
     except ClientLeft:
         raise
     except Exception as error:
@@ -51,9 +52,9 @@ async def respond(request: web.Request, api: Api, ask: Ask, shape: Shape, stream
     return events.response
 
 
-async def _stream(events: EventStream, api: Api, ask: Ask, shape: Shape, arrived_s: float) -> None:
+async def _stream(request: web.Request, events: EventStream, api: Api, ask: Ask, shape: Shape) -> None:
     rest = b""
-    async with api.answers.open(ask, arrived_s) as answer:
+    async with api.answers.open(ask, request[ARRIVED_S], request.headers.get(TRACEPARENT, "")) as answer:
         events.response.headers[PLAN_HEADER] = answer.plan
         async for delta in answer:
             chunk = shape.chunk(delta)
@@ -65,7 +66,7 @@ async def _stream(events: EventStream, api: Api, ask: Ask, shape: Shape, arrived
 
 
 async def _whole(request: web.Request, api: Api, ask: Ask, shape: Shape) -> web.Response:
-    async with api.answers.open(ask, request[ARRIVED_S]) as answer:
+    async with api.answers.open(ask, request[ARRIVED_S], request.headers.get(TRACEPARENT, "")) as answer:
         deltas = [delta async for delta in answer]
     headers = {PLAN_HEADER: answer.plan}
     return await send_whole(request, shape.whole(deltas, answer.end), headers, api.write_deadline_s)

@@ -48,15 +48,18 @@ def build_app(api: Api, max_body_bytes: int = MAX_BODY_BYTES) -> web.Application
 
 
 @asynccontextmanager
-async def serve_http(listen: str, app: web.Application) -> AsyncIterator[str]:
-    """Serve on `listen` ("host:port", port 0 for any) until left; gives the address with its real port. Raises ListenError."""
+async def serve_http(listen: str, app: web.Application, *, shares_port: bool = False) -> AsyncIterator[str]:
+    """Serve on `listen` ("host:port", port 0 for any) until left; gives the address with its real port. Raises ListenError.
+
+    `shares_port` is that of `pdd.rpc.server.serve`.
+    """
     host, port = split_address(listen)
     # Handlers are cancelled when their client goes away: that is how the mesh hears of it.
     runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=STOP_GRACE_S)
     await runner.setup()
     try:
         try:
-            await web.TCPSite(runner, host.strip("[]"), port).start()
+            await web.TCPSite(runner, host.strip("[]"), port, reuse_port=shares_port).start()
         except OSError as error:
             raise ListenError(f"can't listen on {listen}: {error.strerror or error}") from error
         yield f"{host}:{runner.addresses[0][1]}"

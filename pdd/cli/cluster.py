@@ -19,9 +19,10 @@ from typing import Self
 import aiohttp
 
 from pdd.catalog.embedded import embedded_valkey
-from pdd.cli.child import Child, describe_exit
+from pdd.cli.child import Child
 from pdd.cli.plan import Addresses, MeshOptions, ProcessSpec, plan_mesh
 from pdd.cli.ports import claim
+from pdd.process import describe_exit
 
 _POLL_S = 0.1
 _PROBE_TIMEOUT_S = 2.0
@@ -105,8 +106,10 @@ class LocalMesh:
         await stack.enter_async_context(self._running((plan.gateway,)))
         await self._until(session, f"{self.http_url}/ready", "the gateway to be ready", options.ready_timeout_s)
         # It is ready without a relay where each request has its own pipeline; a mesh that was asked for is whole.
-        connected = tuple(f'pdd_instance_connected{{instance="{spec.name}"}} 1.0' for spec in plan.instances)
-        await self._until(session, f"{self.http_url}/metrics", "all instances", options.ready_timeout_s, connected)
+        wanted = [f'pdd_instance_connected{{instance_id="{spec.name}"}} 1.0' for spec in plan.instances]
+        if options.gateway_workers > 1:
+            wanted.append(f"pdd_gateway_workers {options.gateway_workers}.0")
+        await self._until(session, f"{self.http_url}/metrics", "all instances", options.ready_timeout_s, wanted)
 
     @asynccontextmanager
     async def _running(self, specs: tuple[ProcessSpec, ...]) -> AsyncIterator[None]:

@@ -69,6 +69,7 @@ class MeshOptions:
     prefills: int = 1
     relays: int = 1
     mains: int = 1
+    gateway_workers: int = 1
     rtt_ms: float = DEFAULT_RTT_MS
     rate_mbit: float = DEFAULT_RATE_MBIT  # each direction
     http: str = ANY_PORT
@@ -83,6 +84,8 @@ class MeshOptions:
     def __post_init__(self) -> None:
         if self.prefills < 1 or self.mains < 1:
             raise ValueError("a mesh needs at least one prefill and one main")
+        if self.gateway_workers < 1:
+            raise ValueError("a gateway needs at least one worker")
         if self.relays < 0 or (self.relays == 0 and self.pipeline is Pipeline.RELAY):
             raise ValueError("the relay pipeline needs at least one relay; use --pipeline auto or direct to go without")
         if self.rtt_ms < 0 or self.rate_mbit <= 0:
@@ -138,6 +141,7 @@ def plan_mesh(options: MeshOptions, addresses: Addresses) -> MeshPlan:
         "PDD_INSTANCE_ID": "gateway",
         "PDD_LISTEN": addresses.grpc,
         "PDD_HTTP": addresses.http,
+        "PDD_WORKERS": str(options.gateway_workers),
         "PDD_PIPELINE": options.pipeline.value,
         "PDD_WAN_MBIT": f"{options.rate_mbit:g}",  # believed until measured
         "PDD_HANDOFF": options.handoff.value,

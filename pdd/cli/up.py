@@ -31,6 +31,9 @@ def up(
     relays: Annotated[int, typer.Option(min=0, help="Relay decoders, in site a.")] = 1,
     mains: Annotated[int, typer.Option(min=1, help="Main decoders, in site b.")] = 1,
     prefills: Annotated[int, typer.Option(min=1, help="Prefill instances, in site a.")] = 1,
+    gateway_workers: Annotated[
+        int, typer.Option(min=1, max=64, envvar="PDD_WORKERS", help="Processes of the gateway, which share its ports.")
+    ] = 1,
     pipeline: PipelineOption = Pipeline.AUTO,
     handoff: HandoffOption = Handoff.AUTO,
     http: Annotated[str, typer.Option(help="Address of the OpenAI-compatible API; port 0 takes a free one.")] = "127.0.0.1:8000",
@@ -48,6 +51,7 @@ def up(
         prefills=prefills,
         relays=relays,
         mains=mains,
+        gateway_workers=gateway_workers,
         rtt_ms=rtt,
         rate_mbit=rate,
         http=http,

@@ -15,12 +15,17 @@ import grpc
 import grpc.aio
 
 from pdd.decode.commands import Rules
+from pdd.decode.observer import DecoderObserver, UnobservedDecoder
 from pdd.decode.session import Session
+from pdd.decode.traces import HandleTraces
+from pdd.decode.traffic import Traffic
 from pdd.engine.base import Aborted, Engine, EngineFault, Extended, Failed, Finished, Retained, SeqId, StepBatch, Stopped
+from pdd.engine.tally import StepTally
 from pdd.identity import Instance
 from pdd.kv.cache import PrefixCache
 from pdd.rpc.attach import StreamEnd, hello_from, serve_attached
 from pdd.telemetry import get_logger
+from pdd.tracing.tracer import Tracer
 from pdd.transfer.receiver import Receiver
 from pdd.v1 import decode_pb2
 
@@ -33,13 +38,26 @@ class Decoder:
     """An async context manager around an entered engine; entered, it reads the engine's steps. An engine that breaks takes the
     body of the context with it."""
 
-    def __init__(self, engine: Engine, receiver: Receiver, instance: Instance, rules: Rules, cache: PrefixCache) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        receiver: Receiver,
+        instance: Instance,
+        rules: Rules,
+        cache: PrefixCache,
+        observer: DecoderObserver | None = None,
+        tracer: Tracer | None = None,
+    ) -> None:
         """`cache` takes what the engine retains, where the rules say that it does."""
+        self.steps = StepTally()
+        self.traffic = Traffic()
         self._engine = engine
         self._receiver = receiver
         self._instance = instance
         self._rules = rules
         self._cache = cache
+        self._observer = observer or UnobservedDecoder()
+        self._tracer = tracer
         self._seqs = itertools.count(1)
         self._routes: dict[SeqId, Session] = {}  # also of sessions that have ended, until the engine has let go
         self._sessions: list[Session] = []
@@ -50,7 +68,10 @@ class Decoder:
         """Serve one gateway's stream to its end."""
         if self._closing:
             await context.abort(grpc.StatusCode.UNAVAILABLE, f"{self._instance} is shutting down")
-        session = Session(self._engine, self._receiver, self._rules, self._cache, self._seqs, self._routes)
+        traces = None if self._tracer is None else HandleTraces(self._tracer, self._rules.role)
+        session = Session(
+            self._engine, self._receiver, self._rules, self._cache, self._seqs, self._routes, self._observer, traces
+        )
         self._sessions.append(session)
         log.info("gateway attached", peer=context.peer())
         try:
@@ -58,6 +79,16 @@ class Decoder:
         finally:
             self._sessions.remove(session)
             log.info("gateway detached", peer=context.peer())
+
+    @property
+    def attached(self) -> int:
+        """Streams of gateways."""
+        return len(self._sessions)
+
+    @property
+    def parked(self) -> int:
+        """Offers of KV that wait for their admission."""
+        return self._receiver.parked
 
     def close(self) -> None:
         """End every stream and take no new one; what they hold is let go of."""
@@ -81,6 +112,7 @@ class Decoder:
         raise EngineFault("the engine's steps have ended under the decoder; restart the instance")
 
     def _dispatch(self, batch: StepBatch) -> None:
+        self.steps.note(batch)
         for event in batch.events:
             if isinstance(event, Extended | Retained) and (session := self._routes.get(event.seq)) is not None:
                 session.opening(event)

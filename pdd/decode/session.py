@@ -6,6 +6,7 @@ through their plain calls, so nothing here waits. When the stream ends, everythi
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator, MutableMapping
 from dataclasses import dataclass
 
@@ -28,6 +29,8 @@ from pdd.decode.commands import Rules, spec_of_admit
 from pdd.decode.events import EngineClosing
 from pdd.decode.frames import Outbox
 from pdd.decode.handles import HandleTable
+from pdd.decode.observer import DecoderObserver, UnobservedDecoder
+from pdd.decode.traces import HandleTraces
 from pdd.engine.base import Engine, Extended, KvSource, Retained, SeqId, TokenOut
 from pdd.kv.cache import PrefixCache, prefix_of
 from pdd.request_proto import RequestSpec
@@ -48,6 +51,8 @@ class Session:
         cache: PrefixCache,
         seqs: Iterator[SeqId],
         routes: MutableMapping[SeqId, Session],
+        observer: DecoderObserver | None = None,
+        traces: HandleTraces | None = None,
     ) -> None:
         self.attachment = Attachment()
         self.step = 0  # the engine's counter
@@ -59,6 +64,9 @@ class Session:
         self._routes = routes
         self._table = HandleTable(rules)
         self._outbox = Outbox()
+        self._observer = observer or UnobservedDecoder()
+        self._traces = traces
+        self._slotless: dict[SeqId, float | None] = {}  # since when each wants a slot; None: not yet
 
     # ── the stream ──
 
@@ -93,7 +101,14 @@ class Session:
 
     def opening(self, event: Extended | Retained) -> None:
         """What comes before the tokens of its step."""
-        self._carry_out(self._table.extended(event) if isinstance(event, Extended) else self._table.retained(event))
+        if isinstance(event, Retained):
+            self._carry_out(self._table.retained(event))
+            return
+        asked_s = self._slotless.pop(event.seq, None)
+        if asked_s is not None:
+            self._observer.slot_taken(max(0.0, asyncio.get_running_loop().time() - asked_s - event.compute_s))
+        self._observer.extended(event)
+        self._carry_out(self._table.extended(event))
 
     def token(self, out: TokenOut) -> None:
         handle = self._table.decoding(out.seq)
@@ -101,6 +116,7 @@ class Session:
             self._outbox.token(handle, out.index, out.token, out.logprobs)
 
     def closed(self, event: EngineClosing) -> None:
+        self._slotless.pop(event.seq, None)
         self._carry_out(self._table.closed(event))
 
     def stepped(self, step: int) -> None:
@@ -130,6 +146,8 @@ class Session:
 
     def _carry_out(self, actions: list[Action]) -> None:
         for action in actions:
+            if self._traces is not None:
+                self._traces.note(action, asyncio.get_running_loop().time())
             match action:
                 case decode_pb2.OpeningEvent():
                     self._outbox.open(action)
@@ -150,9 +168,11 @@ class Session:
     def _drive(self, action: EngineAction) -> None:
         match action:
             case OpenSeq(seq, spec, payloads):
-                self._routes[seq] = self
+                self._routes[seq], self._slotless[seq] = self, None
                 self._engine.open(seq, spec.prompt, spec.sampling, KvSource(payloads), self._rules.retains_output)
             case ExtendSeq(seq, first_index, ids, then_decode, score):
+                if self._slotless.get(seq, 0.0) is None:
+                    self._slotless[seq] = asyncio.get_running_loop().time()
                 self._engine.extend(seq, first_index, ids, then_decode, score)
             case ThrottleSeq(seq, min_interval_s):
                 self._engine.throttle(seq, min_interval_s)

@@ -139,6 +139,8 @@ class StepBatch:
     duration_s: float
     tokens: tuple[TokenOut, ...] = ()
     events: tuple[EngineEvent, ...] = ()
+    sequences: int = 0  # that had something computed
+    computed_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -127,13 +127,14 @@ class Scheduler:
         while self._free and self._waiting:
             self._take_slot()
         works = self._decodes(now_s)
-        limits = self._limits
+        limits, tokens = self._limits, len(works)
         extended = self._extends(works, now_s, min(limits.extend_tokens, limits.step_tokens))
-        self._prefills(works, now_s, limits.step_tokens - extended)
+        tokens += extended + self._prefills(works, now_s, limits.step_tokens - extended)
+        sequences = len(works)
         self._leave(works)
         if not works and not self._closed:
             return None
-        self._step = Step(next(self._numbers), now_s, tuple(works))
+        self._step = Step(next(self._numbers), now_s, tuple(works), sequences, tokens)
         return self._step
 
     def complete(self, result: StepResult, now_s: float) -> StepBatch:
@@ -151,10 +152,10 @@ class Scheduler:
                 tokens.append(outcome.token)
             if outcome.closing is not None:
                 self._conclude(sequence, outcome.closing)
-        if any(work.rows for work in step.works):
+        if step.sequences:
             self._step_s += (duration_s - self._step_s) * (_STEP_WEIGHT if self._step_s else 1.0)
         closing, self._closed = self._closed, []
-        return StepBatch(step.number, duration_s, tuple(tokens), (*opening, *closing))
+        return StepBatch(step.number, duration_s, tuple(tokens), (*opening, *closing), step.sequences, step.computed_tokens)
 
     def next_due_s(self) -> float | None:
         """When the first throttled sequence may decode again; None where none is throttled."""
@@ -263,7 +264,9 @@ class Scheduler:
             taken += count
         return taken
 
-    def _prefills(self, works: list[Work], now_s: float, left: int) -> None:
+    def _prefills(self, works: list[Work], now_s: float, left: int) -> int:
+        """Add chunks of prompts, and return the tokens they take."""
+        taken = 0
         chunk_tokens = self._limits.chunk_tokens
         room, most = min(left, chunk_tokens), min(left, chunk_tokens + chunk_tokens // 16)
         for sequence in self._with_passes(prefill=True):
@@ -271,8 +274,10 @@ class Scheduler:
                 break
             count = next_chunk(sequence.owed, sequence.computed, room, most, chunk_tokens, self._block_tokens)
             works.append(sequence.work(count, now_s))
+            taken += count
             room -= count
             most -= count
+        return taken
 
     def _leave(self, works: list[Work]) -> None:
         works.extend(sequence.leave() for sequence in self._retiring.values())

@@ -48,6 +48,8 @@ class Step:
     number: int  # from 1
     started_s: float
     works: tuple[Work, ...]
+    sequences: int = 0  # of the works, those that compute something
+    computed_tokens: int = 0  # by them
 
 
 @dataclass(frozen=True, slots=True)

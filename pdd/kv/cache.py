@@ -67,6 +67,7 @@ class PrefixCache:
         self._entries: OrderedDict[int, _Entry] = OrderedDict()  # by hash, oldest first
         self._used_bytes = 0
         self._walked: tuple[Prefix, list[_Entry]] | None = None  # the last walk: a pin follows a match
+        self.evicted_blocks = 0  # so far
         self._added: dict[int, None] = {}  # since the last take_changes
         self._removed: dict[int, None] = {}
 
@@ -208,6 +209,7 @@ class PrefixCache:
                 entry.parent.children -= 1
         for name in victims:
             self._remove(name)
+        self.evicted_blocks += len(victims)
 
     def _remove(self, name: int) -> None:
         block = self._entries.pop(name).block

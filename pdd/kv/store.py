@@ -62,6 +62,8 @@ class BlockStore:
     budget_bytes: int
     used_bytes: int = field(default=0, init=False)  # by leases and by the cache
     leased_bytes: int = field(default=0, init=False)  # by leases; the rest of what is used can be evicted
+    filled_bytes: int = field(default=0, init=False)  # of the leased ones, those that have their payload
+    sealed_bytes: int = field(default=0, init=False)  # of these, those that can be read
     _held: dict[int, _Held] = field(default_factory=dict, init=False)
     _numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1), init=False)
 
@@ -110,6 +112,7 @@ class BlockStore:
         if not 0 <= index < len(blocks) or blocks[index].payload is not None:
             raise ValueError(f"block {index} of {len(blocks)} is filled already or out of range")
         blocks[index].payload = payload
+        self.filled_bytes += blocks[index].charged_bytes
 
     def seal(self, lease: Lease, blocks: int | None = None) -> None:
         """Make the lease's first `blocks`, or all, readable; each of them must be filled. Raises LeaseEnded."""
@@ -118,7 +121,9 @@ class BlockStore:
         if empty:
             raise ValueError(f"{len(empty)} of {len(sealed)} blocks are empty, the first is {empty[0]}: nothing is sealed")
         for block in sealed:
-            block.sealed = True
+            if not block.sealed:
+                block.sealed = True
+                self.sealed_bytes += block.charged_bytes
 
     def read(self, lease: Lease) -> tuple[Payload, ...]:
         """The payloads, in order. Raises LeaseEnded, and ValueError where a block is not sealed."""
@@ -141,7 +146,7 @@ class BlockStore:
         for block in held.blocks:
             block.leases -= 1
             if block.leases == 0:
-                self.leased_bytes -= block.charged_bytes
+                self._count(block, -block.charged_bytes)
                 if not block.cached:
                     self.used_bytes -= block.charged_bytes
 
@@ -158,7 +163,7 @@ class BlockStore:
         """One reference more on each of these blocks, at no cost."""
         for block in blocks:
             if block.leases == 0:
-                self.leased_bytes += block.charged_bytes
+                self._count(block, block.charged_bytes)
             block.leases += 1
         lease = Lease(next(self._numbers), owner, len(blocks))
         self._held[lease.number] = _Held(lease, tuple(blocks), expires_s)
@@ -175,6 +180,14 @@ class BlockStore:
             self.used_bytes -= block.charged_bytes
 
     # ── shared ──
+
+    def _count(self, block: Block, size: int) -> None:
+        """A block becomes leased, or is no more: then `size` is negative."""
+        self.leased_bytes += size
+        if block.payload is not None:
+            self.filled_bytes += size
+        if block.sealed:
+            self.sealed_bytes += size
 
     def _find(self, lease: Lease) -> _Held:
         held = self._held.get(lease.number)

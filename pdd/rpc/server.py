@@ -6,8 +6,8 @@ Called by each service's entry point. Owns the server and the health state of it
 from __future__ import annotations
 
 import socket
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 
 import grpc.aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
@@ -19,8 +19,6 @@ from pdd.rpc.errors import ListenError
 STOP_GRACE_S = 0.5  # time that running calls have to end by themselves
 
 _SERVER_OPTIONS: ChannelOptions = (
-    # A second process on the same port must fail, not take every other connection.
-    ("grpc.so_reuseport", 0),
     # Clients ping idle connections on purpose; the stock server answers that with GOAWAY "too_many_pings".
     ("grpc.http2.min_ping_interval_without_data_ms", 1000),
     ("grpc.http2.max_ping_strikes", 0),
@@ -41,18 +39,25 @@ class RunningServer:
 
 
 @asynccontextmanager
-async def serve(listen: str, register: Callable[[grpc.aio.Server], Sequence[str]]) -> AsyncIterator[RunningServer]:
+async def serve(
+    listen: str, register: Callable[[grpc.aio.Server], Sequence[str]], *, shares_port: bool = False
+) -> AsyncIterator[RunningServer]:
     """Serve on `listen` ("host:port", port 0 for any) until the context is left.
 
     `register` adds servicers to the server and returns their full service names, which are healthy from the start. Leaving marks
-    everything unhealthy, gives running calls STOP_GRACE_S and cancels the rest. Raises ListenError.
+    everything unhealthy, gives running calls STOP_GRACE_S and cancels the rest. With `shares_port` others that also share it may
+    listen on a port that `shared_port` holds: each takes some of the connections. Raises ListenError.
     """
     host, _ = split_address(listen)
-    server = grpc.aio.server(options=[*MESSAGE_OPTIONS, *KEEPALIVE_OPTIONS, *_SERVER_OPTIONS])  # noqa: TID251
+    # Unless it is asked for, a second process on the same port must fail, not take every other connection.
+    options = [*MESSAGE_OPTIONS, *KEEPALIVE_OPTIONS, *_SERVER_OPTIONS, ("grpc.so_reuseport", int(shares_port))]
+    server = grpc.aio.server(options=options)  # noqa: TID251
     names = register(server)
     health_servicer = health.aio.HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(health_servicer, server)
     reflection.enable_server_reflection((*names, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
+    if not shares_port:
+        _probe(listen)
     port = _bind(server, listen)
     running = RunningServer(f"{host}:{port}", health_servicer)
     await server.start()
@@ -65,6 +70,25 @@ async def serve(listen: str, register: Callable[[grpc.aio.Server], Sequence[str]
         await server.stop(STOP_GRACE_S)
 
 
+@contextmanager
+def shared_port(listen: str) -> Iterator[str]:
+    """Hold `listen` ("host:port", port 0 for any) for servers that share it, without taking connections; gives its real address.
+
+    Raises ListenError where somebody else listens there.
+    """
+    _probe(listen)
+    host, port = split_address(listen)
+    with socket.socket(_family(host), socket.SOCK_STREAM) as holder:  # noqa: TID251
+        try:
+            # The address too: connections of a gateway that has just ended must not keep the next one from it.
+            for option in (socket.SO_REUSEADDR, socket.SO_REUSEPORT):
+                holder.setsockopt(socket.SOL_SOCKET, option, 1)
+            holder.bind((host.strip("[]"), port))
+        except OSError as error:
+            raise _listen_error(listen, error) from error
+        yield f"{host}:{holder.getsockname()[1]}"
+
+
 def split_address(address: str) -> tuple[str, int]:
     """("host", port) of "host:port"; an IPv6 host keeps its brackets. Raises ListenError."""
     host, colon, port = address.rpartition(":")
@@ -74,7 +98,6 @@ def split_address(address: str) -> tuple[str, int]:
 
 
 def _bind(server: grpc.aio.Server, listen: str) -> int:
-    _probe(listen)
     try:
         port = server.add_insecure_port(listen)
     except RuntimeError as error:
@@ -87,8 +110,15 @@ def _bind(server: grpc.aio.Server, listen: str) -> int:
 def _probe(listen: str) -> None:
     """Bind and let go of the address: gRPC tells "in use" from "not of this machine" only in a log line of its own."""
     host, port = split_address(listen)
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        socket.create_server((host.strip("[]"), port), family=family).close()
+        socket.create_server((host.strip("[]"), port), family=_family(host)).close()
     except OSError as error:
-        raise ListenError(f"can't listen on {listen}: {error.strerror or error}") from error
+        raise _listen_error(listen, error) from error
+
+
+def _family(host: str) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in host else socket.AF_INET
+
+
+def _listen_error(listen: str, error: OSError) -> ListenError:
+    return ListenError(f"can't listen on {listen}: {error.strerror or error}")

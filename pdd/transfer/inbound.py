@@ -54,7 +54,9 @@ class Inbound:
     received: Received | None = field(default=None, init=False)  # once committed
     refusal: TransferRefused | None = field(default=None, init=False)  # once refused or cancelled
     prefix: Prefix = field(default=Prefix((), ()), init=False)  # once accepted
+    granted: bool = field(default=False, init=False)
     first_block: int = field(default=0, init=False)  # once granted: those before it are cached
+    kept_bytes: int = field(default=0, init=False)  # of what it brought, what the prefix cache took as new
     _pinned: Lease | None = field(default=None, init=False)  # the cached blocks
     _reserved: Lease | None = field(default=None, init=False)  # the missing ones
     _wire_format: str = field(default="", init=False)
@@ -74,6 +76,11 @@ class Inbound:
     @property
     def missing_bytes(self) -> int:
         return self.missing_blocks * self.layout.block_bytes
+
+    @property
+    def verified_bytes(self) -> int:
+        """Of the blocks that came."""
+        return len(self._checksums) * self.layout.block_bytes
 
     @property
     def under_way(self) -> bool:
@@ -100,7 +107,7 @@ class Inbound:
             self._reserved = self.cache.reserve(request, self.missing_blocks, block_bytes, expires_s)
         except NoMemory as error:
             return self.refuse(Refusal.NO_MEMORY, str(error))
-        self.stage = Stage.RECEIVING
+        self.stage, self.granted = Stage.RECEIVING, True
         # A window must hold the largest frame, or a sender that makes such frames would wait for ever.
         self._credit_bytes = min(max(self.window_bytes, largest_frame(block_bytes)), self.missing_bytes)
         return kv_pb2.PushReply(want=kv_pb2.Want(first_block=self.first_block, credit_bytes=self._credit_bytes))
@@ -253,7 +260,7 @@ class Inbound:
     def _keep_verified(self) -> None:
         if self._reserved is not None:
             self.cache.store.seal(self._reserved, len(self._checksums))
-            self.cache.keep(self._reserved, self.prefix, self.first_block)
+            self.kept_bytes = self.cache.keep(self._reserved, self.prefix, self.first_block) * self.layout.block_bytes
 
     def _refuse_sender(self, refusal: TransferRefused) -> kv_pb2.PushReply:
         """For what the sender did. Nothing of it is kept."""

@@ -93,6 +93,10 @@ class Outbound:
         return self.missing_blocks * self.offer.layout.block_bytes
 
     @property
+    def sent_bytes(self) -> int:
+        return self._sent_bytes
+
+    @property
     def ready_bytes(self) -> int:
         """Wanted, made and not acknowledged yet."""
         made_blocks = max(0, len(self.feed) - self.first_block)

@@ -28,6 +28,7 @@ from pdd.transfer.base import Refusal, TransferListener, TransferRefused
 from pdd.transfer.inbound import Inbound, Stage, refused_reply
 from pdd.transfer.joining import joined_by
 from pdd.transfer.messages import PushContext
+from pdd.transfer.observer import ReceiverObserver, UnobservedReceiver
 from pdd.transfer.stream import PushStream
 from pdd.v1 import kv_pb2
 
@@ -58,12 +59,18 @@ class Receiver:
     """Enter it, or nothing ends with its lease. Without a `cache`, which must be over the same store, it keeps nothing."""
 
     def __init__(
-        self, layout: KvLayout, store: BlockStore, settings: ReceiverSettings | None = None, cache: PrefixCache | None = None
+        self,
+        layout: KvLayout,
+        store: BlockStore,
+        settings: ReceiverSettings | None = None,
+        cache: PrefixCache | None = None,
+        observer: ReceiverObserver | None = None,
     ) -> None:
         self._layout = layout
         self._store = store
         self._cache = cache or PrefixCache(store, layout.block_tokens, 0)
         self._settings = settings or ReceiverSettings()
+        self._observer = observer or UnobservedReceiver()
         self._desk = AdmissionDesk(park_s=self._settings.park_s)
         self._entries: dict[RequestId, _Entry] = {}
         self._accepted: dict[RequestId, Inbound] = {}  # transfers, in the order in which their offers were good
@@ -118,6 +125,7 @@ class Receiver:
 
     async def push(self, _requests: object, context: PushContext) -> None:
         """One transfer, from its offer to an explicit end."""
+        began_s = _now_s()
         async with PushStream(context, self._settings.answer_s, self._settings.linger_s) as stream:
             try:
                 offer = await self._read_offer(stream)
@@ -130,11 +138,14 @@ class Receiver:
             entry.stream = stream
             inbound = entry.inbound = Inbound(admission, self._layout, self._cache, self._settings.credit_bytes)
             try:
-                await self._receive(entry, inbound, offer, stream)
+                await self._receive(entry, inbound, offer, stream, began_s)
             finally:
                 self._accepted.pop(admission.request, None)
                 if inbound.under_way:
                     self._fail(admission.request, entry, None, _LOST)
+                if inbound.granted:
+                    committed = inbound.stage is Stage.COMMITTED
+                    self._observer.received(committed, inbound.verified_bytes, inbound.kept_bytes)
 
     async def _read_offer(self, stream: PushStream) -> kv_pb2.Offer:
         offer_s = self._settings.offer_s
@@ -160,7 +171,7 @@ class Receiver:
             finally:
                 self._parked -= 1
 
-    async def _receive(self, entry: _Entry, inbound: Inbound, offer: kv_pb2.Offer, stream: PushStream) -> None:
+    async def _receive(self, entry: _Entry, inbound: Inbound, offer: kv_pb2.Offer, stream: PushStream, began_s: float) -> None:
         reply = inbound.accept(offer)
         self._tell(entry, inbound)
         if inbound.stage is Stage.PENDING:
@@ -170,6 +181,9 @@ class Receiver:
                 self._tell(entry, inbound)
         if inbound.stage is Stage.RECEIVING:
             self._renew(inbound)
+            block_tokens = self._layout.block_tokens
+            missing_tokens = inbound.missing_blocks * block_tokens
+            self._observer.granted(_now_s() - began_s, inbound.first_block * block_tokens, missing_tokens)
             entry.listener.wanted(inbound.missing_blocks, inbound.missing_bytes)
         while inbound.under_way:
             if reply is not None and not await stream.answer(reply):

@@ -23,6 +23,7 @@ from pdd.v1 import kv_pb2
 
 OnWanted = Callable[[int, int], None]  # missing blocks, missing bytes
 OnProgress = Callable[[], None]
+OnEnd = Callable[[int], None]  # bytes of KV that were put on the link
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,15 +40,17 @@ async def send(
     on_wanted: OnWanted,
     lease_s: float,
     on_progress: OnProgress | None = None,
+    on_end: OnEnd | None = None,
     link: LinkMeter | None = None,
     settings: SenderSettings | None = None,
 ) -> TransferReport:
     """Offer at once, send what the receiver wants as the feed grows, commit when it is complete.
 
     `on_wanted` is called when the offer is accepted, `on_progress` whenever the receiver answers and whenever the connection has
-    taken a frame; `link` is told what moves. Raises TransferRefused with the receiver's reason; TransferLost when the peer can't
-    be reached, goes away, or nothing has moved for `lease_s`; the feed's error when it fails. Cancelling the calling task cancels
-    the transfer: the receiver's acknowledgement, or the end of the call, comes before CancelledError does.
+    taken a frame, `on_end` once, however the transfer ends; `link` is told what moves. Raises TransferRefused with the receiver's
+    reason; TransferLost when the peer can't be reached, goes away, or nothing has moved for `lease_s`; the feed's error when it
+    fails. Cancelling the calling task cancels the transfer: the receiver's acknowledgement, or the end of the call, comes before
+    CancelledError does.
     """
     settings = settings or SenderSettings()
     call = open_push(channel)
@@ -66,6 +69,8 @@ async def send(
         running.cancel()
         call.cancel()
         outbound.lost("the transfer was torn down without the receiver's word")
+        if on_end is not None:
+            on_end(outbound.sent_bytes)
     if outbound.report is None:
         raise outbound.error or TransferLost("the transfer ended without an outcome")
     return outbound.report

@@ -26,55 +26,55 @@ from pdd.v1 import identity_pb2 as pdd_dot_v1_dot_identity__pb2
 from pdd.v1 import sampling_pb2 as pdd_dot_v1_dot_sampling__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x13pdd/v1/decode.proto\x12\x06pdd.v1\x1a\x15pdd/v1/identity.proto\x1a\x15pdd/v1/sampling.proto\"\xa4\x02\n\rDecodeCommand\x12\x1e\n\x05hello\x18\x01 \x01(\x0b\x32\r.pdd.v1.HelloH\x00\x12\x1e\n\x05\x61\x64mit\x18\x02 \x01(\x0b\x32\r.pdd.v1.AdmitH\x00\x12 \n\x06\x65xtend\x18\x03 \x01(\x0b\x32\x0e.pdd.v1.ExtendH\x00\x12$\n\x08throttle\x18\x04 \x01(\x0b\x32\x10.pdd.v1.ThrottleH\x00\x12\x1c\n\x04stop\x18\x05 \x01(\x0b\x32\x0c.pdd.v1.StopH\x00\x12\x1e\n\x05\x61\x62ort\x18\x06 \x01(\x0b\x32\r.pdd.v1.AbortH\x00\x12 \n\x06\x64\x65tach\x18\x07 \x01(\x0b\x32\x0e.pdd.v1.DetachH\x00\x12 \n\x06recall\x18\x08 \x01(\x0b\x32\x0e.pdd.v1.RecallH\x00\x42\t\n\x07\x63ommand\"\xb3\x01\n\x05\x41\x64mit\x12\x0e\n\x06handle\x18\x01 \x01(\r\x12\"\n\x07request\x18\x02 \x01(\x0b\x32\x11.pdd.v1.RequestId\x12\x12\n\nprompt_ids\x18\x03 \x03(\r\x12(\n\x08sampling\x18\x04 \x01(\x0b\x32\x16.pdd.v1.SamplingParams\x12\x0c\n\x04salt\x18\x05 \x01(\t\x12\x10\n\x08lease_ms\x18\x06 \x01(\r\x12\x18\n\x10\x64\x65\x63ode_on_commit\x18\x07 \x01(\x08\"^\n\x06\x45xtend\x12\x0e\n\x06handle\x18\x01 \x01(\r\x12\x13\n\x0b\x66irst_index\x18\x02 \x01(\r\x12\x0b\n\x03ids\x18\x03 \x03(\r\x12\x13\n\x0bthen_decode\x18\x04 \x01(\x08\x12\r\n\x05score\x18\x05 \x01(\x08\"\x18\n\x06Recall\x12\x0e\n\x06handle\x18\x01 \x01(\r\"3\n\x08Throttle\x12\x0e\n\x06handle\x18\x01 \x01(\r\x12\x17\n\x0fmin_interval_us\x18\x02 \x01(\r\"\x16\n\x04Stop\x12\x0e\n\x06handle\x18\x01 \x01(\r\"5\n\x05\x41\x62ort\x12\x0e\n\x06handle\x18\x01 \x01(\r\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\x0c\n\x04keep\x18\x03 \x01(\x08\"\x08\n\x06\x44\x65tach\"\x95\x02\n\x0b\x44\x65\x63odeFrame\x12\x1c\n\x05hello\x18\x01 \x01(\x0b\x32\r.pdd.v1.Hello\x12\x0c\n\x04step\x18\x02 \x01(\x04\x12%\n\x07opening\x18\x03 \x03(\x0b\x32\x14.pdd.v1.OpeningEvent\x12\x0e\n\x06handle\x18\x04 \x03(\r\x12\r\n\x05index\x18\x05 \x03(\r\x12\r\n\x05token\x18\x06 \x03(\r\x12\x13\n\x0blogprobs_of\x18\x07 \x03(\r\x12\'\n\x08logprobs\x18\x08 \x03(\x0b\x32\x15.pdd.v1.TokenLogprobs\x12%\n\x07\x63losing\x18\t \x03(\x0b\x32\x14.pdd.v1.ClosingEvent\x12 \n\x04load\x18\n \x01(\x0b\x32\x12.pdd.v1.DecodeLoad\"\xba\x01\n\x0cOpeningEvent\x12\x0e\n\x06handle\x18\x01 \x01(\r\x12 \n\x06wanted\x18\x02 \x01(\x0b\x32\x0e.pdd.v1.WantedH\x00\x12#\n\x08kv_ready\x18\x03 \x01(\x0b\x32\x0f.pdd.v1.KvReadyH\x00\x12$\n\x08\x65xtended\x18\x04 \x01(\x0b\x32\x10.pdd.v1.ExtendedH\x00\x12$\n\x08recalled\x18\x05 \x01(\x0b\x32\x10.pdd.v1.RecalledH\x00\x42\x07\n\x05\x65vent\"7\n\x06Wanted\x12\x16\n\x0emissing_blocks\x18\x01 \x01(\r\x12\x15\n\rmissing_bytes\x18\x02 \x01(\x04\"\x19\n\x07KvReady\x12\x0e\n\x06\x62locks\x18\x01 \x01(\r\"y\n\x08\x45xtended\x12\x12\n\nnext_index\x18\x01 \x01(\r\x12\x17\n\x0f\x63omputed_tokens\x18\x02 \x01(\r\x12\x12\n\ncompute_us\x18\x03 \x01(\x04\x12\x15\n\rscored_tokens\x18\x04 \x01(\r\x12\x15\n\ragreed_tokens\x18\x05 \x01(\r\"\n\n\x08Recalled\"\xbb\x01\n\x0c\x43losingEvent\x12\x0e\n\x06handle\x18\x01 \x01(\r\x12\"\n\x07stopped\x18\x02 \x01(\x0b\x32\x0f.pdd.v1.StoppedH\x00\x12$\n\x08\x66inished\x18\x03 \x01(\x0b\x32\x10.pdd.v1.FinishedH\x00\x12$\n\x05\x65rror\x18\x04 \x01(\x0b\x32\x13.pdd.v1.HandleErrorH\x00\x12\"\n\x07\x61\x62orted\x18\x05 \x01(\x0b\x32\x0f.pdd.v1.AbortedH\x00\x42\x07\n\x05\x65vent\"\x1d\n\x07Stopped\x12\x12\n\nnext_index\x18\x01 \x01(\r\"D\n\x08\x46inished\x12$\n\x06reason\x18\x01 \x01(\x0e\x32\x14.pdd.v1.FinishReason\x12\x12\n\nnext_index\x18\x02 \x01(\r\"\t\n\x07\x41\x62orted\"E\n\x0bHandleError\x12%\n\x04\x63ode\x18\x01 \x01(\x0e\x32\x17.pdd.v1.HandleErrorCode\x12\x0f\n\x07message\x18\x02 \x01(\t\"_\n\nDecodeLoad\x12\x0f\n\x07running\x18\x01 \x01(\r\x12\x0f\n\x07waiting\x18\x02 \x01(\r\x12\r\n\x05slots\x18\x03 \x01(\r\x12\x0f\n\x07kv_used\x18\x04 \x01(\x02\x12\x0f\n\x07step_us\x18\x05 \x01(\r*\x8b\x02\n\x0fHandleErrorCode\x12!\n\x1dHANDLE_ERROR_CODE_UNSPECIFIED\x10\x00\x12$\n HANDLE_ERROR_CODE_UNKNOWN_HANDLE\x10\x01\x12!\n\x1dHANDLE_ERROR_CODE_BAD_COMMAND\x10\x02\x12#\n\x1fHANDLE_ERROR_CODE_LEASE_EXPIRED\x10\x03\x12 \n\x1cHANDLE_ERROR_CODE_KV_REFUSED\x10\x04\x12 \n\x1cHANDLE_ERROR_CODE_OVERLOADED\x10\x05\x12#\n\x1fHANDLE_ERROR_CODE_ENGINE_FAILED\x10\x06\x32\x42\n\x06\x44\x65\x63ode\x12\x38\n\x06\x41ttach\x12\x15.pdd.v1.DecodeCommand\x1a\x13.pdd.v1.DecodeFrame(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x13pdd/v1/decode.proto\x12\x06pdd.v1\x1a\x15pdd/v1/identity.proto\x1a\x15pdd/v1/sampling.proto\"\xa4\x02\n\rDecodeCommand\x12\x1e\n\x05hello\x18\x01 \x01(\x0b\x32\r.pdd.v1.HelloH\x00\x12\x1e\n\x05\x61\x64mit\x18\x02 \x01(\x0b\x32\r.pdd.v1.AdmitH\x00\x12 \n\x06\x65xtend\x18\x03 \x01(\x0b\x32\x0e.pdd.v1.ExtendH\x00\x12$\n\x08throttle\x18\x04 \x01(\x0b\x32\x10.pdd.v1.ThrottleH\x00\x12\x1c\n\x04stop\x18\x05 \x01(\x0b\x32\x0c.pdd.v1.StopH\x00\x12\x1e\n\x05\x61\x62ort\x18\x06 \x01(\x0b\x32\r.pdd.v1.AbortH\x00\x12 \n\x06\x64\x65tach\x18\x07 \x01(\x0b\x32\x0e.pdd.v1.DetachH\x00\x12 \n\x06recall\x18\x08 \x01(\x0b\x32\x0e.pdd.v1.RecallH\x00\x42\t\n\x07\x63ommand\"\xc2\x01\n\x05\x41\x64mit\x12\x0e\n\x06handle\x18\x01 \x01(\r\x12\"\n\x07request\x18\x02 \x01(\x0b\x32\x11.pdd.v1.RequestId\x12\x12\n\nprompt_ids\x18\x03 \x03(\r\x12(\n\x08sampling\x18\x04 \x01(\x0b\x32\x16.pdd.v1.SamplingParams\x12\x0c\n\x04salt\x18\x05 \x01(\t\x12\x10\n\x08lease_ms\x18\x06 \x01(\r\x12\x18\n\x10\x64\x65\x63ode_on_commit\x18\x07 \x01(\x08\x12\r\n\x05trace\x18\x08 \x01(\x0c\"^\n\x06\x45xtend\x12\x0e\n\x06handle\x18\x01 \x01(\r\x12\x13\n\x0b\x66irst_index\x18\x02 \x01(\r\x12\x0b\n\x03ids\x18\x03 \x03(\r\x12\x13\n\x0bthen_decode\x18\x04 \x01(\x08\x12\r\n\x05score\x18\x05 \x01(\x08\"\x18\n\x06Recall\x12\x0e\n\x06handle\x18\x01 \x01(\r\"3\n\x08Throttle\x12\x0e\n\x06handle\x18\x01 \x01(\r\x12\x17\n\x0fmin_interval_us\x18\x02 \x01(\r\"\x16\n\x04Stop\x12\x0e\n\x06handle\x18\x01 \x01(\r\"5\n\x05\x41\x62ort\x12\x0e\n\x06handle\x18\x01 \x01(\r\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\x0c\n\x04keep\x18\x03 \x01(\x08\"\x08\n\x06\x44\x65tach\"\x95\x02\n\x0b\x44\x65\x63odeFrame\x12\x1c\n\x05hello\x18\x01 \x01(\x0b\x32\r.pdd.v1.Hello\x12\x0c\n\x04step\x18\x02 \x01(\x04\x12%\n\x07opening\x18\x03 \x03(\x0b\x32\x14.pdd.v1.OpeningEvent\x12\x0e\n\x06handle\x18\x04 \x03(\r\x12\r\n\x05index\x18\x05 \x03(\r\x12\r\n\x05token\x18\x06 \x03(\r\x12\x13\n\x0blogprobs_of\x18\x07 \x03(\r\x12\'\n\x08logprobs\x18\x08 \x03(\x0b\x32\x15.pdd.v1.TokenLogprobs\x12%\n\x07\x63losing\x18\t \x03(\x0b\x32\x14.pdd.v1.ClosingEvent\x12 \n\x04load\x18\n \x01(\x0b\x32\x12.pdd.v1.DecodeLoad\"\xba\x01\n\x0cOpeningEvent\x12\x0e\n\x06handle\x18\x01 \x01(\r\x12 \n\x06wanted\x18\x02 \x01(\x0b\x32\x0e.pdd.v1.WantedH\x00\x12#\n\x08kv_ready\x18\x03 \x01(\x0b\x32\x0f.pdd.v1.KvReadyH\x00\x12$\n\x08\x65xtended\x18\x04 \x01(\x0b\x32\x10.pdd.v1.ExtendedH\x00\x12$\n\x08recalled\x18\x05 \x01(\x0b\x32\x10.pdd.v1.RecalledH\x00\x42\x07\n\x05\x65vent\"7\n\x06Wanted\x12\x16\n\x0emissing_blocks\x18\x01 \x01(\r\x12\x15\n\rmissing_bytes\x18\x02 \x01(\x04\"\x19\n\x07KvReady\x12\x0e\n\x06\x62locks\x18\x01 \x01(\r\"y\n\x08\x45xtended\x12\x12\n\nnext_index\x18\x01 \x01(\r\x12\x17\n\x0f\x63omputed_tokens\x18\x02 \x01(\r\x12\x12\n\ncompute_us\x18\x03 \x01(\x04\x12\x15\n\rscored_tokens\x18\x04 \x01(\r\x12\x15\n\ragreed_tokens\x18\x05 \x01(\r\"\n\n\x08Recalled\"\xbb\x01\n\x0c\x43losingEvent\x12\x0e\n\x06handle\x18\x01 \x01(\r\x12\"\n\x07stopped\x18\x02 \x01(\x0b\x32\x0f.pdd.v1.StoppedH\x00\x12$\n\x08\x66inished\x18\x03 \x01(\x0b\x32\x10.pdd.v1.FinishedH\x00\x12$\n\x05\x65rror\x18\x04 \x01(\x0b\x32\x13.pdd.v1.HandleErrorH\x00\x12\"\n\x07\x61\x62orted\x18\x05 \x01(\x0b\x32\x0f.pdd.v1.AbortedH\x00\x42\x07\n\x05\x65vent\"\x1d\n\x07Stopped\x12\x12\n\nnext_index\x18\x01 \x01(\r\"D\n\x08\x46inished\x12$\n\x06reason\x18\x01 \x01(\x0e\x32\x14.pdd.v1.FinishReason\x12\x12\n\nnext_index\x18\x02 \x01(\r\"\t\n\x07\x41\x62orted\"E\n\x0bHandleError\x12%\n\x04\x63ode\x18\x01 \x01(\x0e\x32\x17.pdd.v1.HandleErrorCode\x12\x0f\n\x07message\x18\x02 \x01(\t\"_\n\nDecodeLoad\x12\x0f\n\x07running\x18\x01 \x01(\r\x12\x0f\n\x07waiting\x18\x02 \x01(\r\x12\r\n\x05slots\x18\x03 \x01(\r\x12\x0f\n\x07kv_used\x18\x04 \x01(\x02\x12\x0f\n\x07step_us\x18\x05 \x01(\r*\x8b\x02\n\x0fHandleErrorCode\x12!\n\x1dHANDLE_ERROR_CODE_UNSPECIFIED\x10\x00\x12$\n HANDLE_ERROR_CODE_UNKNOWN_HANDLE\x10\x01\x12!\n\x1dHANDLE_ERROR_CODE_BAD_COMMAND\x10\x02\x12#\n\x1fHANDLE_ERROR_CODE_LEASE_EXPIRED\x10\x03\x12 \n\x1cHANDLE_ERROR_CODE_KV_REFUSED\x10\x04\x12 \n\x1cHANDLE_ERROR_CODE_OVERLOADED\x10\x05\x12#\n\x1fHANDLE_ERROR_CODE_ENGINE_FAILED\x10\x06\x32\x42\n\x06\x44\x65\x63ode\x12\x38\n\x06\x41ttach\x12\x15.pdd.v1.DecodeCommand\x1a\x13.pdd.v1.DecodeFrame(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'pdd.v1.decode_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_HANDLEERRORCODE']._serialized_start=1977
-  _globals['_HANDLEERRORCODE']._serialized_end=2244
+  _globals['_HANDLEERRORCODE']._serialized_start=1992
+  _globals['_HANDLEERRORCODE']._serialized_end=2259
   _globals['_DECODECOMMAND']._serialized_start=78
   _globals['_DECODECOMMAND']._serialized_end=370
   _globals['_ADMIT']._serialized_start=373
-  _globals['_ADMIT']._serialized_end=552
-  _globals['_EXTEND']._serialized_start=554
-  _globals['_EXTEND']._serialized_end=648
-  _globals['_RECALL']._serialized_start=650
-  _globals['_RECALL']._serialized_end=674
-  _globals['_THROTTLE']._serialized_start=676
-  _globals['_THROTTLE']._serialized_end=727
-  _globals['_STOP']._serialized_start=729
-  _globals['_STOP']._serialized_end=751
-  _globals['_ABORT']._serialized_start=753
-  _globals['_ABORT']._serialized_end=806
-  _globals['_DETACH']._serialized_start=808
-  _globals['_DETACH']._serialized_end=816
-  _globals['_DECODEFRAME']._serialized_start=819
-  _globals['_DECODEFRAME']._serialized_end=1096
-  _globals['_OPENINGEVENT']._serialized_start=1099
-  _globals['_OPENINGEVENT']._serialized_end=1285
-  _globals['_WANTED']._serialized_start=1287
-  _globals['_WANTED']._serialized_end=1342
-  _globals['_KVREADY']._serialized_start=1344
-  _globals['_KVREADY']._serialized_end=1369
-  _globals['_EXTENDED']._serialized_start=1371
-  _globals['_EXTENDED']._serialized_end=1492
-  _globals['_RECALLED']._serialized_start=1494
-  _globals['_RECALLED']._serialized_end=1504
-  _globals['_CLOSINGEVENT']._serialized_start=1507
-  _globals['_CLOSINGEVENT']._serialized_end=1694
-  _globals['_STOPPED']._serialized_start=1696
-  _globals['_STOPPED']._serialized_end=1725
-  _globals['_FINISHED']._serialized_start=1727
-  _globals['_FINISHED']._serialized_end=1795
-  _globals['_ABORTED']._serialized_start=1797
-  _globals['_ABORTED']._serialized_end=1806
-  _globals['_HANDLEERROR']._serialized_start=1808
-  _globals['_HANDLEERROR']._serialized_end=1877
-  _globals['_DECODELOAD']._serialized_start=1879
-  _globals['_DECODELOAD']._serialized_end=1974
-  _globals['_DECODE']._serialized_start=2246
-  _globals['_DECODE']._serialized_end=2312
+  _globals['_ADMIT']._serialized_end=567
+  _globals['_EXTEND']._serialized_start=569
+  _globals['_EXTEND']._serialized_end=663
+  _globals['_RECALL']._serialized_start=665
+  _globals['_RECALL']._serialized_end=689
+  _globals['_THROTTLE']._serialized_start=691
+  _globals['_THROTTLE']._serialized_end=742
+  _globals['_STOP']._serialized_start=744
+  _globals['_STOP']._serialized_end=766
+  _globals['_ABORT']._serialized_start=768
+  _globals['_ABORT']._serialized_end=821
+  _globals['_DETACH']._serialized_start=823
+  _globals['_DETACH']._serialized_end=831
+  _globals['_DECODEFRAME']._serialized_start=834
+  _globals['_DECODEFRAME']._serialized_end=1111
+  _globals['_OPENINGEVENT']._serialized_start=1114
+  _globals['_OPENINGEVENT']._serialized_end=1300
+  _globals['_WANTED']._serialized_start=1302
+  _globals['_WANTED']._serialized_end=1357
+  _globals['_KVREADY']._serialized_start=1359
+  _globals['_KVREADY']._serialized_end=1384
+  _globals['_EXTENDED']._serialized_start=1386
+  _globals['_EXTENDED']._serialized_end=1507
+  _globals['_RECALLED']._serialized_start=1509
+  _globals['_RECALLED']._serialized_end=1519
+  _globals['_CLOSINGEVENT']._serialized_start=1522
+  _globals['_CLOSINGEVENT']._serialized_end=1709
+  _globals['_STOPPED']._serialized_start=1711
+  _globals['_STOPPED']._serialized_end=1740
+  _globals['_FINISHED']._serialized_start=1742
+  _globals['_FINISHED']._serialized_end=1810
+  _globals['_ABORTED']._serialized_start=1812
+  _globals['_ABORTED']._serialized_end=1821
+  _globals['_HANDLEERROR']._serialized_start=1823
+  _globals['_HANDLEERROR']._serialized_end=1892
+  _globals['_DECODELOAD']._serialized_start=1894
+  _globals['_DECODELOAD']._serialized_end=1989
+  _globals['_DECODE']._serialized_start=2261
+  _globals['_DECODE']._serialized_end=2327
 # @@protoc_insertion_point(module_scope)

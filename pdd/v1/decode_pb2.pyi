@@ -117,6 +117,7 @@ class Admit(_message.Message):
     SALT_FIELD_NUMBER: _builtins.int
     LEASE_MS_FIELD_NUMBER: _builtins.int
     DECODE_ON_COMMIT_FIELD_NUMBER: _builtins.int
+    TRACE_FIELD_NUMBER: _builtins.int
     handle: _builtins.int
     salt: _builtins.str
     """Isolates tenants: enters every block hash."""
@@ -124,6 +125,8 @@ class Admit(_message.Message):
     """KV that is not committed within this time is dropped and the handle ends with an error. Milliseconds, at least 1."""
     decode_on_commit: _builtins.bool
     """True on a relay: start decoding from the commit's index 0 as soon as the KV is whole."""
+    trace: _builtins.bytes
+    """Where the request's spans belong: 16 bytes of trace id, then 8 of its root span's id, big-endian. Empty: it is not traced."""
     @_builtins.property
     def request(self) -> _identity_pb2.RequestId: ...
     @_builtins.property
@@ -140,10 +143,11 @@ class Admit(_message.Message):
         salt: _builtins.str = ...,
         lease_ms: _builtins.int = ...,
         decode_on_commit: _builtins.bool = ...,
+        trace: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["request", b"request", "sampling", b"sampling"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["decode_on_commit", b"decode_on_commit", "handle", b"handle", "lease_ms", b"lease_ms", "prompt_ids", b"prompt_ids", "request", b"request", "salt", b"salt", "sampling", b"sampling"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["decode_on_commit", b"decode_on_commit", "handle", b"handle", "lease_ms", b"lease_ms", "prompt_ids", b"prompt_ids", "request", b"request", "salt", b"salt", "sampling", b"sampling", "trace", b"trace"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

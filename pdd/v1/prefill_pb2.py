@@ -27,45 +27,45 @@ from pdd.v1 import sampling_pb2 as pdd_dot_v1_dot_sampling__pb2
 from pdd.v1 import kv_pb2 as pdd_dot_v1_dot_kv__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x14pdd/v1/prefill.proto\x12\x06pdd.v1\x1a\x15pdd/v1/identity.proto\x1a\x15pdd/v1/sampling.proto\x1a\x0fpdd/v1/kv.proto\"\xb2\x01\n\x0ePrefillCommand\x12\x1e\n\x05hello\x18\x01 \x01(\x0b\x32\r.pdd.v1.HelloH\x00\x12%\n\x05start\x18\x02 \x01(\x0b\x32\x14.pdd.v1.StartPrefillH\x00\x12%\n\x05\x61\x62ort\x18\x03 \x01(\x0b\x32\x14.pdd.v1.AbortPrefillH\x00\x12\'\n\x06\x64\x65tach\x18\x04 \x01(\x0b\x32\x15.pdd.v1.DetachPrefillH\x00\x42\t\n\x07\x63ommand\"\xc1\x01\n\x0cStartPrefill\x12\x0e\n\x06handle\x18\x01 \x01(\r\x12\"\n\x07request\x18\x02 \x01(\x0b\x32\x11.pdd.v1.RequestId\x12\x12\n\nprompt_ids\x18\x03 \x03(\r\x12(\n\x08sampling\x18\x04 \x01(\x0b\x32\x16.pdd.v1.SamplingParams\x12\x0c\n\x04salt\x18\x05 \x01(\t\x12\x1f\n\x07targets\x18\x06 \x03(\x0b\x32\x0e.pdd.v1.Target\x12\x10\n\x08lease_ms\x18\x07 \x01(\r\"C\n\x06Target\x12%\n\x08instance\x18\x01 \x01(\x0b\x32\x13.pdd.v1.InstanceRef\x12\x12\n\nkv_address\x18\x02 \x01(\t\".\n\x0c\x41\x62ortPrefill\x12\x0e\n\x06handle\x18\x01 \x01(\r\x12\x0e\n\x06reason\x18\x02 \x01(\t\"\x0f\n\rDetachPrefill\"u\n\x0cPrefillFrame\x12\x1c\n\x05hello\x18\x01 \x01(\x0b\x32\r.pdd.v1.Hello\x12$\n\x06\x65vents\x18\x02 \x03(\x0b\x32\x14.pdd.v1.PrefillEvent\x12!\n\x04load\x18\x03 \x01(\x0b\x32\x13.pdd.v1.PrefillLoad\"\xad\x02\n\x0cPrefillEvent\x12\x0e\n\x06handle\x18\x01 \x01(\r\x12)\n\x0b\x66irst_token\x18\x02 \x01(\x0b\x32\x12.pdd.v1.FirstTokenH\x00\x12(\n\x06wanted\x18\x03 \x01(\x0b\x32\x16.pdd.v1.TransferWantedH\x00\x12-\n\rtransfer_done\x18\x04 \x01(\x0b\x32\x14.pdd.v1.TransferDoneH\x00\x12\x31\n\x0ftransfer_failed\x18\x05 \x01(\x0b\x32\x16.pdd.v1.TransferFailedH\x00\x12\'\n\x06\x66\x61iled\x18\x06 \x01(\x0b\x32\x15.pdd.v1.PrefillFailedH\x00\x12$\n\x08released\x18\x07 \x01(\x0b\x32\x10.pdd.v1.ReleasedH\x00\x42\x07\n\x05\x65vent\"\xc1\x01\n\nFirstToken\x12\r\n\x05token\x18\x01 \x01(\r\x12\'\n\x08logprobs\x18\x02 \x01(\x0b\x32\x15.pdd.v1.TokenLogprobs\x12$\n\x06\x66inish\x18\x03 \x01(\x0e\x32\x14.pdd.v1.FinishReason\x12\x17\n\x0f\x63omputed_tokens\x18\x04 \x01(\r\x12\x15\n\rcached_tokens\x18\x05 \x01(\r\x12\x11\n\tqueued_us\x18\x06 \x01(\x04\x12\x12\n\ncompute_us\x18\x07 \x01(\x04\"O\n\x0eTransferWanted\x12\x0e\n\x06target\x18\x01 \x01(\t\x12\x16\n\x0emissing_blocks\x18\x02 \x01(\r\x12\x15\n\rmissing_bytes\x18\x03 \x01(\x04\"{\n\x0cTransferDone\x12\x0e\n\x06target\x18\x01 \x01(\t\x12\x0e\n\x06\x62locks\x18\x02 \x01(\r\x12\r\n\x05\x62ytes\x18\x03 \x01(\x04\x12\x1a\n\x12offer_to_commit_us\x18\x04 \x01(\x04\x12 \n\x18\x66irst_frame_to_commit_us\x18\x05 \x01(\x04\"X\n\x0eTransferFailed\x12\x0e\n\x06target\x18\x01 \x01(\t\x12%\n\x06reason\x18\x02 \x01(\x0e\x32\x15.pdd.v1.RefusalReason\x12\x0f\n\x07message\x18\x03 \x01(\t\"H\n\rPrefillFailed\x12&\n\x04\x63ode\x18\x01 \x01(\x0e\x32\x18.pdd.v1.PrefillErrorCode\x12\x0f\n\x07message\x18\x02 \x01(\t\"\n\n\x08Released\"\x8e\x01\n\x0bPrefillLoad\x12\x0f\n\x07running\x18\x01 \x01(\r\x12\x0f\n\x07waiting\x18\x02 \x01(\r\x12\x14\n\x0ctransferring\x18\x03 \x01(\r\x12\x15\n\rqueued_tokens\x18\x04 \x01(\x04\x12\x0f\n\x07kv_used\x18\x05 \x01(\x02\x12\x1f\n\x05links\x18\x06 \x03(\x0b\x32\x10.pdd.v1.LinkLoad\"]\n\x08LinkLoad\x12\x0e\n\x06target\x18\x01 \x01(\t\x12\x15\n\rbacklog_bytes\x18\x02 \x01(\x04\x12\x17\n\x0fgoodput_bytes_s\x18\x03 \x01(\x01\x12\x11\n\ttransfers\x18\x04 \x01(\r*\xf0\x01\n\x10PrefillErrorCode\x12\"\n\x1ePREFILL_ERROR_CODE_UNSPECIFIED\x10\x00\x12%\n!PREFILL_ERROR_CODE_UNKNOWN_HANDLE\x10\x01\x12\"\n\x1ePREFILL_ERROR_CODE_BAD_COMMAND\x10\x02\x12!\n\x1dPREFILL_ERROR_CODE_OVERLOADED\x10\x03\x12$\n PREFILL_ERROR_CODE_ENGINE_FAILED\x10\x04\x12$\n PREFILL_ERROR_CODE_LEASE_EXPIRED\x10\x05\x32\x45\n\x07Prefill\x12:\n\x06\x41ttach\x12\x16.pdd.v1.PrefillCommand\x1a\x14.pdd.v1.PrefillFrame(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x14pdd/v1/prefill.proto\x12\x06pdd.v1\x1a\x15pdd/v1/identity.proto\x1a\x15pdd/v1/sampling.proto\x1a\x0fpdd/v1/kv.proto\"\xb2\x01\n\x0ePrefillCommand\x12\x1e\n\x05hello\x18\x01 \x01(\x0b\x32\r.pdd.v1.HelloH\x00\x12%\n\x05start\x18\x02 \x01(\x0b\x32\x14.pdd.v1.StartPrefillH\x00\x12%\n\x05\x61\x62ort\x18\x03 \x01(\x0b\x32\x14.pdd.v1.AbortPrefillH\x00\x12\'\n\x06\x64\x65tach\x18\x04 \x01(\x0b\x32\x15.pdd.v1.DetachPrefillH\x00\x42\t\n\x07\x63ommand\"\xd0\x01\n\x0cStartPrefill\x12\x0e\n\x06handle\x18\x01 \x01(\r\x12\"\n\x07request\x18\x02 \x01(\x0b\x32\x11.pdd.v1.RequestId\x12\x12\n\nprompt_ids\x18\x03 \x03(\r\x12(\n\x08sampling\x18\x04 \x01(\x0b\x32\x16.pdd.v1.SamplingParams\x12\x0c\n\x04salt\x18\x05 \x01(\t\x12\x1f\n\x07targets\x18\x06 \x03(\x0b\x32\x0e.pdd.v1.Target\x12\x10\n\x08lease_ms\x18\x07 \x01(\r\x12\r\n\x05trace\x18\x08 \x01(\x0c\"Q\n\x06Target\x12%\n\x08instance\x18\x01 \x01(\x0b\x32\x13.pdd.v1.InstanceRef\x12\x12\n\nkv_address\x18\x02 \x01(\t\x12\x0c\n\x04role\x18\x03 \x01(\t\".\n\x0c\x41\x62ortPrefill\x12\x0e\n\x06handle\x18\x01 \x01(\r\x12\x0e\n\x06reason\x18\x02 \x01(\t\"\x0f\n\rDetachPrefill\"u\n\x0cPrefillFrame\x12\x1c\n\x05hello\x18\x01 \x01(\x0b\x32\r.pdd.v1.Hello\x12$\n\x06\x65vents\x18\x02 \x03(\x0b\x32\x14.pdd.v1.PrefillEvent\x12!\n\x04load\x18\x03 \x01(\x0b\x32\x13.pdd.v1.PrefillLoad\"\xad\x02\n\x0cPrefillEvent\x12\x0e\n\x06handle\x18\x01 \x01(\r\x12)\n\x0b\x66irst_token\x18\x02 \x01(\x0b\x32\x12.pdd.v1.FirstTokenH\x00\x12(\n\x06wanted\x18\x03 \x01(\x0b\x32\x16.pdd.v1.TransferWantedH\x00\x12-\n\rtransfer_done\x18\x04 \x01(\x0b\x32\x14.pdd.v1.TransferDoneH\x00\x12\x31\n\x0ftransfer_failed\x18\x05 \x01(\x0b\x32\x16.pdd.v1.TransferFailedH\x00\x12\'\n\x06\x66\x61iled\x18\x06 \x01(\x0b\x32\x15.pdd.v1.PrefillFailedH\x00\x12$\n\x08released\x18\x07 \x01(\x0b\x32\x10.pdd.v1.ReleasedH\x00\x42\x07\n\x05\x65vent\"\xc1\x01\n\nFirstToken\x12\r\n\x05token\x18\x01 \x01(\r\x12\'\n\x08logprobs\x18\x02 \x01(\x0b\x32\x15.pdd.v1.TokenLogprobs\x12$\n\x06\x66inish\x18\x03 \x01(\x0e\x32\x14.pdd.v1.FinishReason\x12\x17\n\x0f\x63omputed_tokens\x18\x04 \x01(\r\x12\x15\n\rcached_tokens\x18\x05 \x01(\r\x12\x11\n\tqueued_us\x18\x06 \x01(\x04\x12\x12\n\ncompute_us\x18\x07 \x01(\x04\"O\n\x0eTransferWanted\x12\x0e\n\x06target\x18\x01 \x01(\t\x12\x16\n\x0emissing_blocks\x18\x02 \x01(\r\x12\x15\n\rmissing_bytes\x18\x03 \x01(\x04\"{\n\x0cTransferDone\x12\x0e\n\x06target\x18\x01 \x01(\t\x12\x0e\n\x06\x62locks\x18\x02 \x01(\r\x12\r\n\x05\x62ytes\x18\x03 \x01(\x04\x12\x1a\n\x12offer_to_commit_us\x18\x04 \x01(\x04\x12 \n\x18\x66irst_frame_to_commit_us\x18\x05 \x01(\x04\"X\n\x0eTransferFailed\x12\x0e\n\x06target\x18\x01 \x01(\t\x12%\n\x06reason\x18\x02 \x01(\x0e\x32\x15.pdd.v1.RefusalReason\x12\x0f\n\x07message\x18\x03 \x01(\t\"H\n\rPrefillFailed\x12&\n\x04\x63ode\x18\x01 \x01(\x0e\x32\x18.pdd.v1.PrefillErrorCode\x12\x0f\n\x07message\x18\x02 \x01(\t\"\n\n\x08Released\"\x8e\x01\n\x0bPrefillLoad\x12\x0f\n\x07running\x18\x01 \x01(\r\x12\x0f\n\x07waiting\x18\x02 \x01(\r\x12\x14\n\x0ctransferring\x18\x03 \x01(\r\x12\x15\n\rqueued_tokens\x18\x04 \x01(\x04\x12\x0f\n\x07kv_used\x18\x05 \x01(\x02\x12\x1f\n\x05links\x18\x06 \x03(\x0b\x32\x10.pdd.v1.LinkLoad\"]\n\x08LinkLoad\x12\x0e\n\x06target\x18\x01 \x01(\t\x12\x15\n\rbacklog_bytes\x18\x02 \x01(\x04\x12\x17\n\x0fgoodput_bytes_s\x18\x03 \x01(\x01\x12\x11\n\ttransfers\x18\x04 \x01(\r*\xf0\x01\n\x10PrefillErrorCode\x12\"\n\x1ePREFILL_ERROR_CODE_UNSPECIFIED\x10\x00\x12%\n!PREFILL_ERROR_CODE_UNKNOWN_HANDLE\x10\x01\x12\"\n\x1ePREFILL_ERROR_CODE_BAD_COMMAND\x10\x02\x12!\n\x1dPREFILL_ERROR_CODE_OVERLOADED\x10\x03\x12$\n PREFILL_ERROR_CODE_ENGINE_FAILED\x10\x04\x12$\n PREFILL_ERROR_CODE_LEASE_EXPIRED\x10\x05\x32\x45\n\x07Prefill\x12:\n\x06\x41ttach\x12\x16.pdd.v1.PrefillCommand\x1a\x14.pdd.v1.PrefillFrame(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'pdd.v1.prefill_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_PREFILLERRORCODE']._serialized_start=1848
-  _globals['_PREFILLERRORCODE']._serialized_end=2088
+  _globals['_PREFILLERRORCODE']._serialized_start=1877
+  _globals['_PREFILLERRORCODE']._serialized_end=2117
   _globals['_PREFILLCOMMAND']._serialized_start=96
   _globals['_PREFILLCOMMAND']._serialized_end=274
   _globals['_STARTPREFILL']._serialized_start=277
-  _globals['_STARTPREFILL']._serialized_end=470
-  _globals['_TARGET']._serialized_start=472
-  _globals['_TARGET']._serialized_end=539
-  _globals['_ABORTPREFILL']._serialized_start=541
-  _globals['_ABORTPREFILL']._serialized_end=587
-  _globals['_DETACHPREFILL']._serialized_start=589
-  _globals['_DETACHPREFILL']._serialized_end=604
-  _globals['_PREFILLFRAME']._serialized_start=606
-  _globals['_PREFILLFRAME']._serialized_end=723
-  _globals['_PREFILLEVENT']._serialized_start=726
-  _globals['_PREFILLEVENT']._serialized_end=1027
-  _globals['_FIRSTTOKEN']._serialized_start=1030
-  _globals['_FIRSTTOKEN']._serialized_end=1223
-  _globals['_TRANSFERWANTED']._serialized_start=1225
-  _globals['_TRANSFERWANTED']._serialized_end=1304
-  _globals['_TRANSFERDONE']._serialized_start=1306
-  _globals['_TRANSFERDONE']._serialized_end=1429
-  _globals['_TRANSFERFAILED']._serialized_start=1431
-  _globals['_TRANSFERFAILED']._serialized_end=1519
-  _globals['_PREFILLFAILED']._serialized_start=1521
-  _globals['_PREFILLFAILED']._serialized_end=1593
-  _globals['_RELEASED']._serialized_start=1595
-  _globals['_RELEASED']._serialized_end=1605
-  _globals['_PREFILLLOAD']._serialized_start=1608
-  _globals['_PREFILLLOAD']._serialized_end=1750
-  _globals['_LINKLOAD']._serialized_start=1752
-  _globals['_LINKLOAD']._serialized_end=1845
-  _globals['_PREFILL']._serialized_start=2090
-  _globals['_PREFILL']._serialized_end=2159
+  _globals['_STARTPREFILL']._serialized_end=485
+  _globals['_TARGET']._serialized_start=487
+  _globals['_TARGET']._serialized_end=568
+  _globals['_ABORTPREFILL']._serialized_start=570
+  _globals['_ABORTPREFILL']._serialized_end=616
+  _globals['_DETACHPREFILL']._serialized_start=618
+  _globals['_DETACHPREFILL']._serialized_end=633
+  _globals['_PREFILLFRAME']._serialized_start=635
+  _globals['_PREFILLFRAME']._serialized_end=752
+  _globals['_PREFILLEVENT']._serialized_start=755
+  _globals['_PREFILLEVENT']._serialized_end=1056
+  _globals['_FIRSTTOKEN']._serialized_start=1059
+  _globals['_FIRSTTOKEN']._serialized_end=1252
+  _globals['_TRANSFERWANTED']._serialized_start=1254
+  _globals['_TRANSFERWANTED']._serialized_end=1333
+  _globals['_TRANSFERDONE']._serialized_start=1335
+  _globals['_TRANSFERDONE']._serialized_end=1458
+  _globals['_TRANSFERFAILED']._serialized_start=1460
+  _globals['_TRANSFERFAILED']._serialized_end=1548
+  _globals['_PREFILLFAILED']._serialized_start=1550
+  _globals['_PREFILLFAILED']._serialized_end=1622
+  _globals['_RELEASED']._serialized_start=1624
+  _globals['_RELEASED']._serialized_end=1634
+  _globals['_PREFILLLOAD']._serialized_start=1637
+  _globals['_PREFILLLOAD']._serialized_end=1779
+  _globals['_LINKLOAD']._serialized_start=1781
+  _globals['_LINKLOAD']._serialized_end=1874
+  _globals['_PREFILL']._serialized_start=2119
+  _globals['_PREFILL']._serialized_end=2188
 # @@protoc_insertion_point(module_scope)

@@ -92,10 +92,13 @@ class StartPrefill(_message.Message):
     SALT_FIELD_NUMBER: _builtins.int
     TARGETS_FIELD_NUMBER: _builtins.int
     LEASE_MS_FIELD_NUMBER: _builtins.int
+    TRACE_FIELD_NUMBER: _builtins.int
     handle: _builtins.int
     salt: _builtins.str
     lease_ms: _builtins.int
     """The blocks are pinned for at most this long. Milliseconds, at least 1."""
+    trace: _builtins.bytes
+    """As Admit.trace."""
     @_builtins.property
     def request(self) -> _identity_pb2.RequestId: ...
     @_builtins.property
@@ -116,10 +119,11 @@ class StartPrefill(_message.Message):
         salt: _builtins.str = ...,
         targets: _abc.Iterable[Global___Target] | None = ...,
         lease_ms: _builtins.int = ...,
+        trace: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["request", b"request", "sampling", b"sampling"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["handle", b"handle", "lease_ms", b"lease_ms", "prompt_ids", b"prompt_ids", "request", b"request", "salt", b"salt", "sampling", b"sampling", "targets", b"targets"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["handle", b"handle", "lease_ms", b"lease_ms", "prompt_ids", b"prompt_ids", "request", b"request", "salt", b"salt", "sampling", b"sampling", "targets", b"targets", "trace", b"trace"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -131,8 +135,11 @@ class Target(_message.Message):
 
     INSTANCE_FIELD_NUMBER: _builtins.int
     KV_ADDRESS_FIELD_NUMBER: _builtins.int
+    ROLE_FIELD_NUMBER: _builtins.int
     kv_address: _builtins.str
     """host:port of the target's KvTransfer service as seen from prefill's site."""
+    role: _builtins.str
+    """"relay" or "main", for traces and metrics alone."""
     @_builtins.property
     def instance(self) -> _identity_pb2.InstanceRef: ...
     def __init__(
@@ -140,10 +147,11 @@ class Target(_message.Message):
         *,
         instance: _identity_pb2.InstanceRef | None = ...,
         kv_address: _builtins.str = ...,
+        role: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["instance", b"instance"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["instance", b"instance", "kv_address", b"kv_address"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["instance", b"instance", "kv_address", b"kv_address", "role", b"role"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -15,11 +15,12 @@ class Target:
 
     id: str  # of its instance
     kv_address: str  # host:port as seen from here
+    role: str = ""  # "relay" or "main", where the gateway says so
 
 
 def targets_of_start(message: prefill_pb2.StartPrefill) -> tuple[Target, ...]:
     """Raises ValueError that names the field and what it must be."""
-    targets = tuple(Target(target.instance.id, target.kv_address) for target in message.targets)
+    targets = tuple(Target(target.instance.id, target.kv_address, target.role) for target in message.targets)
     if not 1 <= len(targets) <= MAX_TARGETS:
         raise ValueError(f"targets: 1 to {MAX_TARGETS} of them, got {len(targets)}")
     for target in targets:

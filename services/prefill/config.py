@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from pydantic import Field
 
-from services.config import CachingSettings
+from services.config import CachingSettings, named_after_host
 
 
 class PrefillSettings(CachingSettings):
-    instance_id: str = Field(default="prefill-0", min_length=1, max_length=64)
+    instance_id: str = Field(default_factory=partial(named_after_host, "prefill"), min_length=1, max_length=64)
     site: str = Field(default="a", min_length=1)
     backlog_mb: int | None = Field(
         default=None,

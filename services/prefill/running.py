@@ -19,6 +19,7 @@ from pdd.identity import Instance
 from pdd.kv.cache import PrefixCache, prefix_of
 from pdd.kv.store import NoMemory
 from pdd.request_proto import RequestSpec
+from pdd.tracing.tracer import Tracer
 from pdd.transfer.base import Refusal
 from pdd.transfer.feed import BlockFeed
 from pdd.transfer.outbound import OfferedKv, TransferReport
@@ -28,6 +29,7 @@ from services.prefill.blocks import PromptBlocks
 from services.prefill.commands import Target
 from services.prefill.job import AbortSeq, Action, CancelTransfers, CompleteFeed, FailFeed, Job, Unpin
 from services.prefill.links import Links
+from services.prefill.observer import PrefillObserver, TransferOutcome
 from services.prefill.targets import TargetChannels
 from services.prefill.transfer import PrefillGaveUp, TransferFailure, transfer
 
@@ -43,8 +45,10 @@ class Parts:
     cache: PrefixCache
     channels: TargetChannels
     links: Links
+    observer: PrefillObserver
     seqs: Iterator[SeqId]  # fresh within the engine
     running: MutableMapping[SeqId, RunningJob]  # every job that holds something, oldest first
+    tracer: Tracer | None = None
 
 
 class RunningJob:
@@ -64,7 +68,9 @@ class RunningJob:
     ) -> None:
         loop, layout = asyncio.get_running_loop(), parts.engine.layout
         prefix = prefix_of(spec.prompt, layout.block_tokens, spec.salt)
-        self._expires_s = loop.time() + spec.lease_s
+        self._began_s = loop.time()
+        self._made_s = self._began_s  # when the last block was, once it is
+        self._expires_s = self._began_s + spec.lease_s
         self._parts = parts
         self._spec = spec
         self._emit = emit
@@ -72,7 +78,9 @@ class RunningJob:
         self._job = Job(handle, len(spec.prompt), (target.id for target in targets))
         self._feed = BlockFeed()
         self._first: TokenOut | None = None
+        self._roles = {target.id: target.role for target in targets}
         self._dropped: dict[str, str] = {}  # why, by target whose transfer was
+        self._sent_bytes: dict[str, int] = {}  # by target whose transfer has ended
         self._blocks = PromptBlocks(parts.cache, spec.request, prefix, len(spec.prompt), layout)
         self._joined: tuple[RunningJob, int] | None = None  # whose blocks this job waits for, and up to how many
         self._joiners: list[RunningJob] = []
@@ -129,6 +137,9 @@ class RunningJob:
         # An end of sequence is no token of the answer, so the engine reports none; prefill's report needs one all the same.
         first = self._first or TokenOut(self._seq, 0, self._spec.sampling.eos_ids[0])
         actions = self._job.prefilled(event, first)
+        self._made_s = asyncio.get_running_loop().time()
+        waited_s = max(0.0, self._made_s - self._began_s - event.compute_s)
+        self._parts.observer.prefilled(event, len(self._spec.prompt), waited_s)
         self._makes_no_more(keep=True)
         self._carry_out(actions)
 
@@ -198,9 +209,9 @@ class RunningJob:
     # ── the transfers ──
 
     def _send(self, target: str, address: str, offer: OfferedKv) -> TransferTask:
-        wanted, lease_s = partial(self._wanted, target), self._spec.lease_s
-        link = self._parts.links.to(target)
-        running = transfer(self._parts.channels, address, offer, self._feed, lease_s, wanted, self._renew, link)
+        wanted, sent = partial(self._wanted, target), partial(self._sent_bytes.__setitem__, target)
+        link, lease_s = self._parts.links.to(target), self._spec.lease_s
+        running = transfer(self._parts.channels, address, offer, self._feed, lease_s, wanted, self._renew, sent, link)
         task = asyncio.get_running_loop().create_task(running, name=f"transfer {offer.request} to {target}")
         # A callback and not a line at the task's end: a task that is cancelled before it has started never runs.
         task.add_done_callback(partial(self._transfer_over, target))
@@ -219,17 +230,22 @@ class RunningJob:
 
     def _transfer_over(self, target: str, task: TransferTask) -> None:
         del self._sending[target]
+        outcome, actions = self._outcome(target, task)
+        self._parts.observer.transfer_ended(target, self._roles[target], outcome, self._sent_bytes.pop(target, 0))
+        self._carry_out(actions)
+
+    def _outcome(self, target: str, task: TransferTask) -> tuple[TransferOutcome, list[Action]]:
         if task.cancelled():
             if target in self._dropped:
-                self._carry_out(self._job.transfer_failed(target, Refusal.BACKLOG, self._dropped[target]))
-            else:
-                self._carry_out(self._job.transfer_cancelled(target))
-            return
+                return TransferOutcome.DROPPED, self._job.transfer_failed(target, Refusal.BACKLOG, self._dropped[target])
+            return TransferOutcome.CANCELLED, self._job.transfer_cancelled(target)
         match task.result():
             case TransferReport() as report:
-                self._carry_out(self._job.transfer_done(target, report))
+                self._parts.observer.committed(target, report, asyncio.get_running_loop().time() - self._made_s)
+                return TransferOutcome.USED, self._job.transfer_done(target, report)
             case TransferFailure(reason, message):
-                self._carry_out(self._job.transfer_failed(target, reason, message))
+                outcome = TransferOutcome.FAILED if reason is None else TransferOutcome.REFUSED
+                return outcome, self._job.transfer_failed(target, reason, message)
 
     # ── shared ──
 

@@ -6,20 +6,23 @@ hold in their own time, and nobody is told.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import grpc
 
 from pdd.kv.store import NoMemory
-from pdd.request_proto import spec_from_proto
+from pdd.request_proto import RequestSpec, spec_from_proto
 from pdd.rpc.attach import Attachment, StreamEnd
 from pdd.rpc.handles import EndedHandles
+from pdd.tracing.context import TraceContext
 from pdd.v1 import prefill_pb2
 from services.prefill import events
-from services.prefill.commands import targets_of_start
+from services.prefill.commands import Target, targets_of_start
 from services.prefill.frames import Outbox
 from services.prefill.running import Parts, RunningJob
+from services.prefill.traces import JobTrace
 
 MAX_HANDLES = 4096  # at a time
 
@@ -80,7 +83,8 @@ class Session:
         try:
             spec = spec_from_proto(message, self._parts.engine.capabilities.context_tokens)
             targets = targets_of_start(message)
-            job = RunningJob(self._parts, handle, spec, targets, self._emit, partial(self._job_ended, handle))
+            emit = self._traced(spec, targets)
+            job = RunningJob(self._parts, handle, spec, targets, emit, partial(self._job_ended, handle))
         except ValueError as error:
             self._refuse(handle, events.BAD_COMMAND, str(error))
         except NoMemory as error:
@@ -104,6 +108,13 @@ class Session:
         self._emit(events.released(handle))
 
     # ── jobs ──
+
+    def _traced(self, spec: RequestSpec, targets: Sequence[Target]) -> Callable[[prefill_pb2.PrefillEvent], None]:
+        """Where a job's events go: by way of its trace, if it has one."""
+        tracer, context = self._parts.tracer, TraceContext.from_bytes(spec.trace)
+        if tracer is None or context is None:
+            return self._emit
+        return JobTrace(tracer, context, spec, targets, self._emit, asyncio.get_running_loop().time)
 
     def _emit(self, event: prefill_pb2.PrefillEvent) -> None:
         if not self._closed:

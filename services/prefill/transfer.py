@@ -34,12 +34,15 @@ async def transfer(
     lease_s: float,
     on_wanted: Callable[[int, int], None],
     on_progress: Callable[[], None],
+    on_end: Callable[[int], None],
     link: LinkMeter,
 ) -> TransferReport | TransferFailure:
     """Send `feed` to the decoder at `address`. Raises CancelledError alone, once the receiver has stopped writing."""
     try:
         async with channels.use(address) as channel:
-            return await send(channel, offer, feed, on_wanted=on_wanted, on_progress=on_progress, lease_s=lease_s, link=link)
+            return await send(
+                channel, offer, feed, on_wanted=on_wanted, on_progress=on_progress, on_end=on_end, lease_s=lease_s, link=link
+            )
     except TransferRefused as refusal:
         return TransferFailure(refusal.reason, f"{address} refused {offer.request}: {refusal}")
     except TransferLost as lost:

@@ -15,12 +15,15 @@ import grpc
 import grpc.aio
 
 from pdd.engine.base import Aborted, Engine, EngineFault, Failed, KvBlocks, Prefilled, StepBatch
+from pdd.engine.tally import StepTally
 from pdd.identity import Instance
 from pdd.kv.cache import PrefixCache
 from pdd.rpc.attach import StreamEnd, hello_from, serve_attached
 from pdd.telemetry import get_logger
+from pdd.tracing.tracer import Tracer
 from pdd.v1 import prefill_pb2
 from services.prefill.links import Links
+from services.prefill.observer import PrefillObserver, UnobservedPrefill
 from services.prefill.running import Parts
 from services.prefill.session import Session
 from services.prefill.targets import TargetChannels
@@ -44,8 +47,12 @@ class Worker:
         channels: TargetChannels,
         instance: Instance,
         backlog_bytes: int | None = None,
+        observer: PrefillObserver | None = None,
+        tracer: Tracer | None = None,
     ) -> None:
-        self._parts = Parts(instance, engine, cache, channels, Links(backlog_bytes), itertools.count(1), {})
+        observer = observer or UnobservedPrefill()
+        self.steps = StepTally()
+        self._parts = Parts(instance, engine, cache, channels, Links(backlog_bytes), observer, itertools.count(1), {}, tracer)
         self._sessions: list[Session] = []
         self._closing = False
         self._tasks = asyncio.TaskGroup()
@@ -75,6 +82,11 @@ class Worker:
             kv_used=max(load.kv_used, self._parts.cache.store.usage),
             links=self._parts.links.loads(asyncio.get_running_loop().time()),
         )
+
+    @property
+    def attached(self) -> int:
+        """Streams of gateways."""
+        return len(self._sessions)
 
     def close(self) -> None:
         """End every stream and take no new one; their jobs are aborted."""
@@ -112,6 +124,7 @@ class Worker:
                 session.changed()
 
     def _dispatch(self, batch: StepBatch) -> None:
+        self.steps.note(batch)
         running = self._parts.running
         for event in batch.events:
             if isinstance(event, KvBlocks) and (job := running.get(event.seq)) is not None:

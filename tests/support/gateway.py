@@ -68,14 +68,11 @@ class GatewayClient:
             return False
 
     async def metric(self, name: str, **labels: str) -> float:
-        """A sample of /metrics; 0 where it has never been set."""
+        """The samples of /metrics that have these labels, added up."""
         async with self._session.get(f"{self.url}/metrics") as response:
             page = await response.text()
-        for family in text_string_to_metric_families(page):
-            for sample in family.samples:
-                if sample.name == name and sample.labels == labels:
-                    return sample.value
-        return 0.0
+        samples = (sample for family in text_string_to_metric_families(page) for sample in family.samples if sample.name == name)
+        return sum(sample.value for sample in samples if labels.items() <= sample.labels.items())
 
     async def until(self, name: str, value: float, **labels: str) -> None:
         """Return once the metric has that value. Raises TimeoutError."""
@@ -85,7 +82,7 @@ class GatewayClient:
 
     async def until_connected(self, *instances: str) -> None:
         for instance in instances:
-            await self.until("pdd_instance_connected", 1, instance=instance)
+            await self.until("pdd_instance_connected", 1, instance_id=instance)
 
 
 @asynccontextmanager

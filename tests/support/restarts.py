@@ -34,9 +34,9 @@ class Restarts:
     async def restart(self, gateway: GatewayClient, name: str) -> None:
         """Kill an instance and start it anew; returns once the gateway has its stream again."""
         await self.kill(name)
-        await gateway.until("pdd_instance_connected", 0, instance=name)
+        await gateway.until("pdd_instance_connected", 0, instance_id=name)
         await self.start(name)
-        await gateway.until("pdd_instance_connected", 1, instance=name)
+        await gateway.until("pdd_instance_connected", 1, instance_id=name)
 
 
 @asynccontextmanager

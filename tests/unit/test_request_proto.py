@@ -47,6 +47,10 @@ def no_lease(bad: Message) -> None:
     bad.lease_ms = 0
 
 
+def short_trace(bad: Message) -> None:
+    bad.trace = bytes(23)
+
+
 def bad_sampling(bad: Message) -> None:
     bad.sampling.temperature = 3
 
@@ -58,6 +62,7 @@ def bad_sampling(bad: Message) -> None:
         (no_gateway, "request: gateway and counter"),
         (no_counter, "request: gateway and counter"),
         (no_prompt, "prompt_ids: at least 1"),
+        (short_trace, "trace: 24 bytes or none, got 23"),
         (long_prompt, "prompt_ids: 64 tokens.*context of 64.*PDD_CONTEXT_TOKENS"),
         (no_lease, "lease_ms"),
         (bad_sampling, "sampling.temperature"),

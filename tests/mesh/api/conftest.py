@@ -25,6 +25,7 @@ from gateway.prompting import Prompting
 from pdd.engine.sim.vocabulary import sim_card
 from pdd.model.card import ModelCard
 from pdd.rpc.server import serve
+from pdd.tracing.tracer import Tracer
 from pdd.v1 import inference_pb2_grpc
 from tests.unit.gateway_api.scripted import Script, ScriptedGenerator, saying
 
@@ -44,7 +45,9 @@ class Gateway:
         return AsyncOpenAI(base_url=f"{self.http}/v1", api_key="none", max_retries=0, timeout=20)
 
     def count(self, metric: str, **labels: str) -> float:
-        return self.registry.get_sample_value(metric, labels) or 0.0
+        """The samples of a metric that have these labels, added up."""
+        samples = (sample for family in self.registry.collect() for sample in family.samples if sample.name == metric)
+        return sum(sample.value for sample in samples if labels.items() <= sample.labels.items())
 
 
 Start = Callable[..., AbstractAsyncContextManager[Gateway]]
@@ -67,10 +70,11 @@ async def _running(
     write_deadline_s: float = 20.0,
     body_deadline_s: float = 20.0,
     max_body_bytes: int = 100_000,
+    tracer: Tracer | None = None,
 ) -> AsyncIterator[Gateway]:
     generator = ScriptedGenerator(script, tuple(missing))
     registry = CollectorRegistry()
-    answers = Answers(generator, Vocabulary(CARD.tokenizer), GatewayMetrics(registry))
+    answers = Answers(generator, Vocabulary(CARD.tokenizer), GatewayMetrics(registry), tracer)
     prompting = Prompting(CARD, lambda: CONTEXT, lambda bits: 7)
     numbers = itertools.count(1)
 

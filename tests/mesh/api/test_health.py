@@ -63,7 +63,7 @@ async def test_metrics_tell_of_a_request(start: Start, http: aiohttp.ClientSessi
         for sample in family.samples
         if "le" not in sample.labels
     }
-    assert samples["pdd_requests_total", "/v1/completions", "200"] == 1
+    assert samples["pdd_requests_total", "/v1/completions", "200", "ok"] == 1
     assert samples["pdd_time_to_first_token_seconds_count",] == 1
     assert samples["pdd_inter_token_latency_seconds_count",] == tokens - 1
     assert samples["pdd_output_tokens_total", "relay-0"] + samples["pdd_output_tokens_total", "main-0"] == tokens

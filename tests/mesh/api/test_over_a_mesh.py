@@ -33,11 +33,11 @@ async def test_every_way_of_asking_gives_the_same_answer_and_leaves_nothing_runn
             stop = whole[len(whole) // 2 :][:12]  # main's, well behind the handoff
             assert await _streamed(client, stop) == whole.partition(stop)[0]
             await _leave_early(client)
-        examples = [await run_example(name, url, up.grpc_address) for name in ("openai_client.py", "grpc_client.py")]
+        examples = [await run_example(name, url, up.grpc_address) for name in ("openai_client.py", "client.py")]
         assert all(len(printed.split()) > 10 for printed in examples)
         async with http.get(f"{url}/metrics") as reply:
             metrics = await reply.text()
-        assert 'pdd_requests_total{route="/v1/completions",status="499"} 1.0' in metrics
+        assert 'pdd_requests_total{outcome="cancelled",route="/v1/completions",status="499"} 1.0' in metrics
         assert 'pdd_requests_running{route="/v1/completions"} 0.0' in metrics
         assert "pdd_aborts_unanswered_total{" not in metrics
 

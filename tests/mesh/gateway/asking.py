@@ -28,6 +28,9 @@ class Observed:
         self.unanswered: list[str] = []
         self.connected: dict[str, bool] = {}
 
+    def queued(self, waited_s: float) -> None:
+        pass
+
     def planned(self, plan: Plan, prompt_tokens: int) -> None:
         self.plans.append(plan)
 

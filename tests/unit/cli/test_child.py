@@ -3,8 +3,9 @@ import os
 import signal
 from pathlib import Path
 
-from pdd.cli.child import Child, describe_exit
+from pdd.cli.child import Child
 from pdd.cli.plan import ProcessSpec
+from pdd.process import describe_exit
 from tests.eventually import eventually
 
 

@@ -50,6 +50,7 @@ def test_processes_learn_the_options() -> None:
         handoff=Handoff.CATCH_UP,
         rtt_ms=12.5,
         rate_mbit=20,
+        gateway_workers=2,
         model_dir=Path("/models"),
         environment={"PDD_SLOTS": "3"},
     )
@@ -58,6 +59,7 @@ def test_processes_learn_the_options() -> None:
     assert plan.wan.environment["PDD_WAN_RTT_MS"] == "12.5"
     assert plan.wan.environment["PDD_WAN_RATE_MBIT"] == "20"
     assert plan.gateway.environment["PDD_PIPELINE"] == "direct"
+    assert plan.gateway.environment["PDD_WORKERS"] == "2"
     assert plan.gateway.environment["PDD_HANDOFF"] == "catch_up"
     assert plan.gateway.environment["PDD_HTTP"] == "127.0.0.1:8000"
     assert plan.gateway.environment["PDD_LISTEN"] == "127.0.0.1:50050"
@@ -88,6 +90,7 @@ def test_what_names_one_process_is_not_inherited() -> None:
         ({"mains": 0}, "main"),
         ({"prefills": 0}, "prefill"),
         ({"relays": -1}, "relay"),
+        ({"gateway_workers": 0}, "worker"),
         ({"relays": 0, "pipeline": Pipeline.RELAY}, "relay"),
         ({"rate_mbit": 0}, "rate"),
         ({"rtt_ms": -1}, "RTT"),

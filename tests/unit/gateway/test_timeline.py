@@ -1,11 +1,12 @@
 import pytest
 
-from gateway.generation import Timeline
-from gateway.handoff.actions import Action, Emit, Extend
+from gateway.generation import Run, Timeline
+from gateway.handoff.actions import Action, Emit, Extend, Finish
 from gateway.handoff.events import Extended, FirstToken, HandoffEvent, KvReady, TransferDone, Wanted
 from gateway.mode import HandoffMode
 from gateway.timeline import TimelineRecorder
 from pdd.catalog.base import Role
+from pdd.engine.base import FinishReason
 
 P, RLD, MD = Role.PREFILL, Role.RELAY, Role.MAIN
 INSTANCES = {P: "p", RLD: "r", MD: "m"}
@@ -16,7 +17,7 @@ def recorded(*noted: tuple[float, HandoffEvent | Action], pipeline: str = "relay
     """A recorder that was told each of these, so long after the request's arrival."""
     recorder = TimelineRecorder(pipeline, INSTANCES, ARRIVED_S)
     for after_s, what in noted:
-        if isinstance(what, Emit | Extend):
+        if isinstance(what, Emit | Extend | Finish):
             recorder.note_action(what, ARRIVED_S + after_s)
         else:
             assert not isinstance(what, Action)
@@ -89,3 +90,15 @@ def test_bytes_are_those_main_lacked_where_prefills_report_is_late() -> None:
 def test_a_span_never_starts_before_the_request() -> None:
     timeline = recorded((0.1, FirstToken(9, compute_s=0.3))).timeline(None)
     assert rounded(timeline) == [("prefill", "p", 0.0, 0.1, 0, 0)]
+
+
+def test_moments_are_the_clocks_and_grow_with_the_request() -> None:
+    recorder = recorded((0.5, FirstToken(9, cached_tokens=16)), (0.5, Emit(0, (9,), P)), (0.6, Emit(1, (1, 2), RLD)))
+    moments = recorder.moments("r-1.0", recorder.timeline(None))
+    assert (moments.request, moments.started_s, moments.first_token_s) == ("r-1.0", ARRIVED_S, ARRIVED_S + 0.5)
+    assert (moments.relay, moments.main, moments.finished) == (Run(ARRIVED_S + 0.6, ARRIVED_S + 0.6, 2), None, False)
+    assert (moments.cached_tokens, moments.output_tokens) == (16, 3)
+    recorder.note_action(Emit(3, (3,), MD), ARRIVED_S + 0.9)
+    recorder.note_action(Finish(FinishReason.LENGTH), ARRIVED_S + 1.0)
+    moments = recorder.moments("r-1.0", recorder.timeline(None))
+    assert (moments.main, moments.finished) == (Run(ARRIVED_S + 0.9, ARRIVED_S + 0.9, 1), True)

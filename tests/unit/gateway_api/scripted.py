@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 
-from gateway.generation import End, Generation, GenerationSpec, MeshError, Timeline, Tokens, Usage
+from gateway.generation import End, Generation, GenerationSpec, MeshError, Moments, Timeline, Tokens, Usage
 from pdd.engine.base import FinishReason
 from pdd.model.card import ModelCard
 from pdd.sampling import TokenLogprobs
@@ -85,6 +85,7 @@ class _ScriptedGeneration:
     """Played by a task of its own, a few items ahead of the reader, as a mesh plays."""
 
     plan = "pipeline=direct; reason=scripted"
+    moments = Moments("scripted", 0.0, Timeline("direct"))
 
     def __init__(self, owner: ScriptedGenerator, script: Iterable[Step]) -> None:
         self._owner = owner

@@ -23,7 +23,9 @@ def test_the_environment_decides(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (settings.http, settings.engine, settings.model_dir) == ("0.0.0.0:80", "llama", Path("/models"))
 
 
-@pytest.mark.parametrize(("name", "value"), [("PDD_ENGINE", "vllm"), ("PDD_WRITE_DEADLINE_S", "0"), ("PDD_MAX_BODY_BYTES", "x")])
+@pytest.mark.parametrize(
+    ("name", "value"), [("PDD_ENGINE", "vllm"), ("PDD_WORKERS", "0"), ("PDD_WRITE_DEADLINE_S", "0"), ("PDD_MAX_BODY_BYTES", "x")]
+)
 def test_a_wrong_value_is_refused_at_the_start(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
     monkeypatch.setenv(name, value)
     with pytest.raises(ValidationError, match=name.removeprefix("PDD_").lower()):

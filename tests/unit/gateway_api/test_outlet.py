@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry
 
 from gateway.answer import Answer
 from gateway.detokenizer import Vocabulary
-from gateway.generation import End, MeshError, MeshErrorCode, Tokens, Usage
+from gateway.generation import End, MeshError, MeshErrorCode, Moments, Timeline, Tokens, Usage
 from gateway.metrics import GatewayMetrics
 from gateway.openai.outlet import Outlet
 from gateway.openai.sse import EventStream
@@ -36,6 +36,7 @@ class HandFed:
     """A generation of what the test gives it; what is given in one call is heard of once."""
 
     plan = "pipeline=direct"
+    moments = Moments("hand-fed", 0.0, Timeline("direct"))
 
     def __init__(self) -> None:
         self.stopped = False

@@ -29,3 +29,16 @@ def test_a_counter_adds_up_by_label() -> None:
         tally.add(source, count)
     found = {source: registry.get_sample_value("pdd_output_tokens_total", {"source": source}) for source in ("relay-0", "main-0")}
     assert found == {"relay-0": 3, "main-0": 5}
+
+
+def test_what_was_read_before_counts_once() -> None:
+    registry = CollectorRegistry()
+    gaps, tokens = HistogramTally("pdd_gap_seconds", "Gaps", (0.01,)), CounterTally("pdd_output_tokens", "Tokens", "source")
+    registry.register(gaps)
+    registry.register(tokens)
+    for count in (1, 2):
+        gaps.observe(0.5)
+        tokens.add("main-0", 3)
+        assert registry.get_sample_value("pdd_gap_seconds_count") == count
+        assert registry.get_sample_value("pdd_gap_seconds_sum") == 0.5 * count
+        assert registry.get_sample_value("pdd_output_tokens_total", {"source": "main-0"}) == 3 * count

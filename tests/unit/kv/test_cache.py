@@ -326,3 +326,38 @@ class CacheMachine(RuleBasedStateMachine):
 
 TestCache = CacheMachine.TestCase
 TestCache.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+
+
+def in_blocks(cache: PrefixCache) -> tuple[int, int, int, int]:
+    """Used, leased, filled and sealed; of the last three each holds the next."""
+    store = cache.store
+    sizes = store.used_bytes, store.leased_bytes, store.filled_bytes, store.sealed_bytes
+    used, leased, filled, sealed = (size // BLOCK_BYTES for size in sizes)
+    return used, leased, filled, sealed
+
+
+def test_a_block_is_filled_then_sealed_and_counts_once_however_many_hold_it() -> None:
+    cache = cache_of(limit_blocks=3)
+    lease = cache.reserve(ONE, 3, BLOCK_BYTES, 10.0)
+    assert in_blocks(cache) == (3, 3, 0, 0)
+    for index in range(2):
+        cache.store.put(lease, index, payload(index))
+    cache.store.seal(lease, 1)
+    cache.store.seal(lease, 1)
+    assert in_blocks(cache) == (3, 3, 2, 1)
+    cache.keep(lease, prefix(0, 1, 2), 0)
+    again = cache.pin(OTHER, prefix(0), 1, 10.0)
+    assert in_blocks(cache) == (3, 3, 2, 1)
+    cache.store.release(lease)
+    assert in_blocks(cache) == (1, 1, 1, 1)
+    cache.store.release(again)
+    assert in_blocks(cache) == (1, 0, 0, 0)
+    assert cache.store.read(cache.pin(OTHER, prefix(0), 1, 10.0)) == (payload(0),)
+    assert in_blocks(cache) == (1, 1, 1, 1)
+
+
+def test_what_makes_way_is_counted() -> None:
+    cache = cache_of(limit_blocks=3)
+    kept(cache, 1, 2)
+    kept(cache, 5, 6, 7)
+    assert cache.evicted_blocks == 2

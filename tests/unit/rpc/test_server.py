@@ -10,7 +10,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from pdd.rpc.channel import MAX_MESSAGE_BYTES, open_channel
 from pdd.rpc.errors import ListenError
-from pdd.rpc.server import RunningServer, serve, split_address
+from pdd.rpc.server import RunningServer, serve, shared_port, split_address
 from pdd.v1 import kv_pb2
 
 ANY = "127.0.0.1:0"
@@ -127,6 +127,44 @@ async def test_taken_address_is_an_error_that_names_it(server: RunningServer) ->
     with pytest.raises(ListenError, match=rf"{server.address}.*in use"):
         async with serve(server.address, byte_service):
             pass
+
+
+async def test_servers_that_share_a_port_both_take_connections() -> None:
+    def saying(word: bytes) -> Callable[[grpc.aio.Server], list[str]]:
+        async def who(_request: bytes, _context: Context) -> bytes:
+            return word
+
+        def register(server: grpc.aio.Server) -> list[str]:
+            handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {"Who": grpc.unary_unary_rpc_method_handler(who)}
+            server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("test.Bytes", handlers),))
+            return []
+
+        return register
+
+    with shared_port(ANY) as address:
+        assert not address.endswith(":0")
+        async with (
+            serve(address, saying(b"one"), shares_port=True) as one,
+            serve(address, saying(b"two"), shares_port=True) as two,
+        ):
+            assert one.address == two.address == address
+            heard: set[bytes] = set()
+            async with asyncio.timeout(20):
+                while len(heard) < 2:
+                    async with open_channel(address) as channel:
+                        heard.add(await call(channel, "Who"))
+
+
+async def test_a_port_that_is_served_can_be_neither_shared_nor_taken(server: RunningServer) -> None:
+    with pytest.raises(ListenError, match=rf"{server.address}.*in use"), shared_port(server.address):
+        pass
+    with shared_port(ANY) as address:
+        async with serve(address, byte_service, shares_port=True):
+            with pytest.raises(ListenError, match="in use"), shared_port(address):
+                pass
+            with pytest.raises(ListenError, match="in use"):
+                async with serve(address, byte_service):
+                    pass
 
 
 async def test_stopping_ends_running_calls() -> None:

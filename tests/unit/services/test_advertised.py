@@ -4,7 +4,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from pdd.rpc.errors import StartupError
-from services.advertised import advertised
+from services.advertised import advertised, reachable
 from tests.eventually import eventually
 
 RENEW_S = 0.001
@@ -33,6 +33,19 @@ async def asked_again(lessor: Lessor, times: int = 3) -> None:
 async def test_without_a_lease_an_instance_advertises_its_own_address() -> None:
     async with advertised(OWN, None) as place:
         assert place.address == OWN
+
+
+@pytest.mark.parametrize(
+    ("listening", "told"),
+    [
+        ("0.0.0.0:50051", "3f2a:50051"),
+        ("[::]:50051", "3f2a:50051"),
+        ("10.0.0.7:50051", "10.0.0.7:50051"),
+        ("relay:50051", "relay:50051"),
+    ],
+)
+def test_peers_are_told_the_host_of_an_instance_that_listens_on_every_address(listening: str, told: str) -> None:
+    assert reachable(listening, "3f2a") == told
 
 
 async def test_a_new_lease_is_advertised_and_an_old_one_kept_while_the_relay_is_away() -> None:

@@ -1,3 +1,5 @@
+import socket
+
 import pytest
 from pydantic import ValidationError
 
@@ -8,15 +10,26 @@ from services.relay.config import RelaySettings
 
 @pytest.mark.parametrize(
     ("kind", "instance_id", "site"),
-    [(PrefillSettings, "prefill-0", "a"), (RelaySettings, "relay-0", "a"), (MainSettings, "main-0", "b")],
+    [(PrefillSettings, "prefill-3f2a", "a"), (RelaySettings, "relay-3f2a", "a"), (MainSettings, "main-3f2a", "b")],
 )
-def test_each_role_has_a_name_and_a_site_of_its_own(
+def test_each_role_is_named_after_its_host_and_has_a_site_of_its_own(
     kind: type[PrefillSettings | RelaySettings | MainSettings], instance_id: str, site: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("PDD_INSTANCE_ID", "PDD_SITE"):
         monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(socket, "gethostname", lambda: "3f2a")
     settings = kind()
     assert (settings.instance_id, settings.site) == (instance_id, site)
+
+
+def test_replicas_on_hosts_with_long_names_keep_their_names_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PDD_INSTANCE_ID", raising=False)
+    ids = []
+    for number in range(2):
+        monkeypatch.setattr(socket, "gethostname", lambda number=number: "h" * 62 + f"-{number}")
+        ids.append(RelaySettings().instance_id)
+    assert [len(name) for name in ids] == [64, 64]
+    assert ids[0] != ids[1]
 
 
 def test_settings_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -53,9 +53,9 @@ def test_an_extend_that_does_not_ask_is_not_scored_nor_is_the_first_id_after_it(
     for first_index, score in ((0, True), (2, False), (4, True)):
         engine.extend(1, first_index, [7, 7], then_decode=False, score=score)
     assert [scored(engine)[1:] for _ in range(3)] == [
-        ([0, 1, 2], StepBatch(1, 0.0, (), (Extended(1, 2, 3, 0.0, 2, 2),))),
-        ([], StepBatch(2, 0.0, (), (Extended(1, 4, 2, 0.0),))),
-        ([5, 6], StepBatch(3, 0.0, (), (Extended(1, 6, 2, 0.0, 1, 1),))),
+        ([0, 1, 2], StepBatch(1, 0.0, (), (Extended(1, 2, 3, 0.0, 2, 2),), 1, 3)),
+        ([], StepBatch(2, 0.0, (), (Extended(1, 4, 2, 0.0),), 1, 2)),
+        ([5, 6], StepBatch(3, 0.0, (), (Extended(1, 6, 2, 0.0, 1, 1),), 1, 2)),
     ]
 
 
