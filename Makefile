@@ -3,12 +3,14 @@
 #   make demo              a real model's answer over prefill, relay and main, then everything is stopped
 #   make demo ENGINE=sim   the same with simulated engines: no compiler, no download
 #   make test              lint, types and the quick tests
-#   make test-all          those, and the tests of real processes and of the real model
+#   make test-all          those, and the tests of real processes, of the real model and of containers
 #   make help              the rest
 
 PYTHON ?= python3
 ENGINE ?= llama
 MODEL_DIR ?= models/SmolLM2-135M-Instruct
+# Further options for locust, for example LOAD="--users 20 --api grpc"
+LOAD ?=
 # Further options for `pdd demo`, for example DEMO="--rate 20 --handoff one_shot"
 DEMO ?=
 
@@ -22,7 +24,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup setup-llama model demo test test-rest test-all lint format protos clean
+.PHONY: help setup setup-llama model demo test test-rest test-compose test-all load lint format protos clean
 
 help:  ## say what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /: /' | awk -F': ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -54,7 +56,7 @@ endif
 	@$(BIN)/pdd demo --engine $(ENGINE) --model-dir $(MODEL_DIR) $(DEMO)
 
 test: lint  ## set up, then lint, types and the quick tests: no real model, no processes
-	@$(BIN)/python -m pytest -n auto -m 'not real and not processes'
+	@$(BIN)/python -m pytest -n auto -m 'not real and not processes and not compose'
 
 ifneq ($(COMPILER),)
 test-rest: $(LLAMA) model  ## set up, then the tests of real processes and of the real model
@@ -64,7 +66,13 @@ test-rest: $(DEV)
 endif
 	@$(BIN)/python -m pytest -m 'real or processes'
 
-test-all: test test-rest  ## everything
+test-compose: $(DEV)  ## set up, then compose.yaml in a container engine; says so where there is none
+	@$(BIN)/python -m pytest -rs -m compose
+
+test-all: test test-rest test-compose  ## everything
+
+load: $(DEV)  ## half a minute of load on a simulated mesh, and its counters beside the load's; LOAD="--users 20"
+	@$(BIN)/python -m loadtest.smoke $(LOAD)
 
 lint: $(DEV)  ## ruff and mypy
 	@$(BIN)/ruff check .

@@ -1,4 +1,4 @@
-"""The relay's control API: JSON over HTTP.
+"""The relay's control API: JSON over HTTP, and what Prometheus asks for.
 
     GET    /health            200 while the relay runs
     GET    /link              the line's settings
@@ -6,6 +6,7 @@
     POST   /forwards          {"name", "target"} → {"name", "address"}
     DELETE /forwards/{name}   204; its connections are reset
     GET    /counters          bytes by forward, connection and direction
+    GET    /metrics           the same by forward, and the line, for Prometheus
 
 An error is {"error": "…"} with 400 for a bad body, 404 for an unknown name, 409 where a port can't be had. Owns no state.
 """
@@ -18,10 +19,12 @@ from contextlib import asynccontextmanager
 from typing import Annotated, Any, TypeVar
 
 from aiohttp import web
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from pdd.rpc.server import split_address
 from wan.link import LinkSettings, Outage
+from wan.metrics import LinkState
 from wan.relay import ForwardRefused, Relay
 
 MAX_BODY_BYTES = 16 << 10
@@ -77,12 +80,15 @@ def make_app(relay: Relay) -> web.Application:
     app.router.add_post("/forwards", control.post_forward)
     app.router.add_delete("/forwards/{name}", control.delete_forward)
     app.router.add_get("/counters", control.get_counters)
+    app.router.add_get("/metrics", control.get_metrics)
     return app
 
 
 class _Control:
     def __init__(self, relay: Relay) -> None:
         self._relay = relay
+        self._metrics = CollectorRegistry()
+        self._metrics.register(LinkState(relay))
 
     async def health(self, _: web.Request) -> web.Response:
         return web.json_response({"status": "ok"})
@@ -116,6 +122,9 @@ class _Control:
 
     async def get_counters(self, _: web.Request) -> web.Response:
         return web.json_response(dataclasses.asdict(self._relay.counters()))
+
+    async def get_metrics(self, _: web.Request) -> web.Response:
+        return web.Response(body=generate_latest(self._metrics), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
 
 class _BadRequest(Exception):

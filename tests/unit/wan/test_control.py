@@ -155,3 +155,21 @@ async def test_unknown_path_and_method_are_errors_in_json(client: Client) -> Non
     async with client.put("/link") as response:
         assert response.status == 405
         assert "error" in await response.json()
+
+
+async def test_metrics_show_the_line_and_each_forward(client: Client, relay: Relay) -> None:
+    await lease(client)
+    async with client.get("/metrics") as response:
+        told = (await response.text()).splitlines()
+    assert {
+        "pdd_link_rate_bytes_per_second 2.5e+06",
+        "pdd_link_round_trip_seconds 0.04",
+        "pdd_link_up 1.0",
+        'pdd_link_bytes_total{direction="a_to_b",forward="main-0"} 0.0',
+        'pdd_link_bytes_total{direction="b_to_a",forward="main-0"} 0.0',
+        'pdd_link_connections{forward="main-0"} 0.0',
+    } <= set(told)
+    await relay.configure(LinkSettings(None, 0.0, outage=Outage.BLACK_HOLE))
+    async with client.get("/metrics") as response:
+        told = (await response.text()).splitlines()
+    assert {"pdd_link_rate_bytes_per_second +Inf", "pdd_link_up 0.0"} <= set(told)

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
-from gateway.generation import End, Generation, GenerationSpec, MeshError, Timeline, Tokens, Usage
+from gateway.generation import End, Generation, GenerationSpec, MeshError, Moments, Timeline, Tokens, Usage
 from pdd.engine.base import FinishReason
 
 Item = Tokens | End | MeshError
@@ -58,6 +58,7 @@ class SlowGenerator:
 
 class _Answer(Generation):
     plan = "relay"
+    moments = Moments("slow", 0.0, Timeline("relay"))
 
     def __init__(self) -> None:
         self._items: deque[Item] = deque()
