@@ -9,7 +9,7 @@
 PYTHON ?= python3
 ENGINE ?= llama
 MODEL_DIR ?= models/SmolLM2-135M-Instruct
-# Further options for locust, for example LOAD="--users 20 --api grpc"
+# Further options for locust, for example LOAD="--run-time 60s --api grpc"
 LOAD ?=
 # Further options for `pdd demo`, for example DEMO="--rate 20 --handoff one_shot"
 DEMO ?=
@@ -71,7 +71,7 @@ test-compose: $(DEV)  ## set up, then compose.yaml in a container engine; says s
 
 test-all: test test-rest test-compose  ## everything
 
-load: $(DEV)  ## half a minute of load on a simulated mesh, and its counters beside the load's; LOAD="--users 20"
+load: $(DEV)  ## half a minute of load on a simulated mesh, and its counters beside the load's; LOAD="--run-time 60s"
 	@$(BIN)/python -m loadtest.smoke $(LOAD)
 
 lint: $(DEV)  ## ruff and mypy

@@ -12,14 +12,15 @@ from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from gateway.openai.server import MAX_BODY_BYTES
+from pdd.rpc.address import Address
 
 
 class GatewaySettings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix="PDD_", extra="ignore", frozen=True, protected_namespaces=())
 
     instance_id: str = Field(default="gateway", min_length=1, max_length=64, description="Stable name of this gateway.")
-    http: str = Field(default="127.0.0.1:8000", description="host:port of the OpenAI-compatible API; port 0 takes any.")
-    listen: str = Field(default="127.0.0.1:50050", description="host:port of the gRPC API; port 0 takes any.")
+    http: Address = Field(default="127.0.0.1:8000", description="host:port of the OpenAI-compatible API; port 0 takes any.")
+    listen: Address = Field(default="127.0.0.1:50050", description="host:port of the gRPC API; port 0 takes any.")
     workers: int = Field(default=1, ge=1, le=64, description="Processes that share both ports, each with streams of its own.")
     engine: Literal["sim", "llama"] = Field(default="sim", description="Whose tokens the mesh speaks.")
     model_dir: Path = Field(default=Path("models"), description="Where `pdd model fetch` put the model; sim needs none.")

@@ -18,7 +18,7 @@ from pdd.sampling import SamplingParams, TokenLogprobs
 
 @dataclass(frozen=True, slots=True)
 class GenerationSpec:
-    prompt: tuple[int, ...]  # at least 1 id; prompt and max_tokens together fit the context
+    prompt: tuple[int, ...] = field(repr=False)  # at least 1 id; prompt and max_tokens together fit the context
     sampling: SamplingParams
     label: str  # the client's x-request-id, for logs only
     streaming: bool = True  # someone watches the tokens come; False where only the whole answer counts
@@ -111,12 +111,24 @@ class MeshErrorCode(enum.Enum):
     DEADLINE = "deadline"
 
 
+# The others are not told when: what was lost during a request may be back at once, or never.
+_RETRY_AFTER_S = {
+    MeshErrorCode.OVERLOADED: 1,  # some slot or blocks have been let go by then
+    MeshErrorCode.NO_INSTANCE: 2,  # an instance that has just started has registered and is connected
+}
+
+
 class MeshError(Exception):
     """The mesh could not finish a request. `str()` is for a person and names the instance."""
 
     def __init__(self, code: MeshErrorCode, message: str) -> None:
         super().__init__(message)
         self.code = code
+
+    @property
+    def retry_after_s(self) -> int | None:
+        """When a client should ask again, whichever API it uses; None where the mesh has no wish."""
+        return _RETRY_AFTER_S.get(self.code)
 
 
 class Generation(Protocol):

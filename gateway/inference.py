@@ -8,7 +8,6 @@ states them.
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from typing import Any
 import grpc.aio
 
 from gateway.answer import Answer, Answers
+from gateway.clients import ClientLeft, label_or_new
 from gateway.generation import MeshError, MeshErrorCode, Span, Timeline, Usage
 from gateway.prompting import Ask, InvalidRequest, Options, Prompting, UnknownModel
 from gateway.text import TextDelta, TextEnd
@@ -30,8 +30,7 @@ REQUEST_ID_KEY = "x-request-id"
 PLAN_KEY = "x-pdd-plan"
 CODE_KEY = "x-pdd-code"
 FIELD_KEY = "x-pdd-field"
-
-_LABEL = re.compile(r"[\x21-\x7e]{1,128}")
+RETRY_KEY = "grpc-retry-pushback-ms"  # gRPC's own name for it
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -49,10 +48,6 @@ _MESH_STATUS = {
 
 class SlowClient(Exception):
     """The client did not read for as long as it may."""
-
-
-class ClientLeft(Exception):
-    """The call is dead. A write that was waiting then says so with an internal error of gRPC's, and no cause."""
 
 
 class Inference(inference_pb2_grpc.InferenceServicer):
@@ -142,8 +137,7 @@ class Inference(inference_pb2_grpc.InferenceServicer):
 
     def _arrived(self, context: Context, now_s: float) -> _Call:
         told = {key: value for key, value in context.invocation_metadata() or () if isinstance(value, str)}
-        label = told.get(REQUEST_ID_KEY, "")
-        return _Call(label if _LABEL.fullmatch(label) else self._new_id(), told.get(TRACEPARENT, ""), now_s)
+        return _Call(label_or_new(told.get(REQUEST_ID_KEY, ""), self._new_id), told.get(TRACEPARENT, ""), now_s)
 
     async def _begin(self, context: Context, call: _Call, answer: Answer) -> None:
         """Tell the plan, while prefill computes."""
@@ -160,6 +154,7 @@ class Inference(inference_pb2_grpc.InferenceServicer):
         except TimeoutError:
             raise SlowClient(f"the client has read nothing for {self._write_deadline_s:g} s") from None
         except (grpc.aio.BaseError, asyncio.InvalidStateError) as error:
+            # The call is dead. A write that was waiting then fails with an internal error of gRPC's, and no cause.
             raise ClientLeft(repr(error)) from error
 
 
@@ -176,9 +171,10 @@ class _Failure:
     message: str
     code: str | None = None  # as over HTTP
     field: str | None = None  # what the client has to change
+    retry_ms: str | None = None  # when it should ask again
 
     def metadata(self, label: str) -> tuple[tuple[str, str], ...]:
-        pairs = ((REQUEST_ID_KEY, label), (CODE_KEY, self.code), (FIELD_KEY, self.field))
+        pairs = ((REQUEST_ID_KEY, label), (CODE_KEY, self.code), (FIELD_KEY, self.field), (RETRY_KEY, self.retry_ms))
         return tuple((key, value) for key, value in pairs if value)
 
 
@@ -189,7 +185,9 @@ def _failure(error: Exception) -> _Failure:
         case UnknownModel():
             return _Failure(grpc.StatusCode.NOT_FOUND, str(error), "model_not_found", "model")
         case MeshError():
-            return _Failure(_MESH_STATUS[error.code], str(error), error.code.value)
+            after_s = error.retry_after_s
+            retry_ms = None if after_s is None else str(1000 * after_s)
+            return _Failure(_MESH_STATUS[error.code], str(error), error.code.value, retry_ms=retry_ms)
         case SlowClient():
             return _Failure(grpc.StatusCode.RESOURCE_EXHAUSTED, str(error))
     message = "the gateway failed in a way it does not know; its log has the cause"

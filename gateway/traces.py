@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import NamedTuple, Self
 
+from gateway.clients import ClientLeft
 from gateway.generation import Generation, MeshError, Moments
 from pdd.tracing.span import Attribute, SpanKind, SpanRecord
 from pdd.tracing.tracer import Root, Tracer
@@ -153,7 +154,7 @@ def _outcome(moments: Moments | None, error: BaseException | None) -> str:
 
 def _why(error: BaseException | None) -> str | None:
     match error:
-        case None | asyncio.CancelledError() | GeneratorExit():
+        case None | asyncio.CancelledError() | GeneratorExit() | ClientLeft():
             return None  # a client may go away
         case MeshError():
             return f"{error.code.value}: {error}"

@@ -75,17 +75,20 @@ class WorkerCrew:
             started_s = now_s()
             ended = await self._run(number)
             if not ended.served and not self._serving:
-                raise StartupError(f"{name} {ended} before it served, and no other worker does")
+                raise StartupError(f"{name} {ended.how} before it served, and no other worker does")
             pause_s = next_pause_s(pause_s, now_s() - started_s)
-            log.error("a worker ended", worker=name, reason=str(ended), served=ended.served, again_in_s=pause_s)
+            log.error("a worker ended", worker=name, reason=ended.how, served=ended.served, again_in_s=pause_s)
             await asyncio.sleep(pause_s)
 
     async def _run(self, number: int) -> Ended:
         """One life of a worker. However it ends, and where this is cancelled, the process is gone by then."""
         environment = worker_environment(self._environment, self._instance_id, number, self._shared)
-        process = LeashedProcess(
-            await start_module("gateway", "--worker", str(number), environment=environment, stdout=asyncio.subprocess.PIPE)
-        )
+        try:
+            process = LeashedProcess(
+                await start_module("gateway", "--worker", str(number), environment=environment, stdout=asyncio.subprocess.PIPE)
+            )
+        except OSError as error:  # the machine has no process to give, for now
+            return Ended(False, f"could not be started ({error})")
         try:
             served = await _serves(process)
             if served:
@@ -97,18 +100,15 @@ class WorkerCrew:
             self._serving.discard(number)
             await process.stop(STOP_GRACE_S)
             forget_gauges(number, self._shared.metrics)
-        return Ended(served, await process.wait())
+        return Ended(served, describe_exit(await process.wait()))
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How a worker's process ended by itself."""
+    """How a worker's process ended by itself, or did not begin."""
 
     served: bool  # it had said that it serves
-    code: int
-
-    def __str__(self) -> str:
-        return describe_exit(self.code)
+    how: str
 
 
 class Worker:

@@ -1,6 +1,6 @@
 """Serves a registry of Prometheus metrics over HTTP, for processes that have no HTTP server of their own.
 
-Called by the services' shell. Owns the socket; what is in the registry is its caller's.
+Called by the services' shell. What is in the registry is its caller's.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Metric, generate_latest
 from prometheus_client.registry import Collector
 
-from pdd.rpc.errors import ListenError
-from pdd.rpc.server import split_address
+from pdd.rpc.http import listening
+
+STOP_GRACE_S = 0.5  # time that a scrape in progress has to end
 
 
 class Labelled(Collector):
@@ -39,16 +40,7 @@ async def serve_metrics(listen: str, registry: CollectorRegistry) -> AsyncIterat
     async def page(_request: web.Request) -> web.Response:
         return web.Response(body=generate_latest(registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
-    host, port = split_address(listen)
     app = web.Application()
     app.add_routes([web.get("/metrics", page)])
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.5)
-    await runner.setup()
-    try:
-        try:
-            await web.TCPSite(runner, host.strip("[]"), port).start()
-        except OSError as error:
-            raise ListenError(f"can't listen on {listen}: {error.strerror or error}") from error
-        yield f"{host}:{runner.addresses[0][1]}"
-    finally:
-        await runner.cleanup()
+    async with listening(web.AppRunner(app, access_log=None, shutdown_timeout=STOP_GRACE_S), listen) as address:
+        yield address

@@ -7,6 +7,8 @@ import socket
 from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from pdd.rpc.address import Address, AddressOrEmpty
+
 INSTANCE_ID_LENGTH = 64
 
 
@@ -23,11 +25,11 @@ class ServiceSettings(BaseSettings):
 
     instance_id: str = Field(min_length=1, max_length=INSTANCE_ID_LENGTH, description="Stable name, by default role-hostname.")
     site: str = Field(min_length=1, description="Where it runs; instances of one site are joined by a fast network.")
-    listen: str = Field(default="127.0.0.1:0", description="host:port for gRPC; port 0 takes any.")
-    advertise: str | None = Field(
+    listen: Address = Field(default="127.0.0.1:0", description="host:port for gRPC; port 0 takes any.")
+    advertise: AddressOrEmpty | None = Field(
         default=None, description="host:port that peers use. Default: the address listened on, with this host's name for 0.0.0.0."
     )
-    metrics: str = Field(default="", description="host:port of Prometheus' /metrics; port 0 takes any. Default: none.")
+    metrics: AddressOrEmpty = Field(default="", description="host:port of Prometheus' /metrics; port 0 takes any. Default: none.")
     redis_url: str = Field(default="redis://127.0.0.1:6379/0", description="The registry.")
     kv_budget_mb: int = Field(default=1024, ge=1, description="Host memory for KV blocks, on their way and cached, in MiB.")
     catalog_interval_ms: float = Field(default=100.0, gt=0, description="Between two batches of changes for the prefix catalog.")

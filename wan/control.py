@@ -22,7 +22,7 @@ from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from pdd.rpc.server import split_address
+from pdd.rpc.http import listening
 from wan.link import LinkSettings, Outage
 from wan.metrics import LinkState
 from wan.relay import ForwardRefused, Relay
@@ -58,17 +58,10 @@ BodyT = TypeVar("BodyT", bound=BaseModel)
 async def serve_control(relay: Relay, listen: str) -> AsyncIterator[str]:
     """Serve the API on `listen` ("host:port", port 0 for any) until the context is left; yields the bound "host:port".
 
-    Raises ListenError on a bad address, OSError where it can't be had.
+    Raises ListenError.
     """
-    host, port = split_address(listen)
-    runner = web.AppRunner(make_app(relay), access_log=None, shutdown_timeout=1.0)
-    await runner.setup()
-    try:
-        site = web.TCPSite(runner, host.strip("[]"), port)
-        await site.start()
-        yield f"{host}:{runner.addresses[0][1]}"
-    finally:
-        await runner.cleanup()
+    async with listening(web.AppRunner(make_app(relay), access_log=None, shutdown_timeout=1.0), listen) as address:
+        yield address
 
 
 def make_app(relay: Relay) -> web.Application:

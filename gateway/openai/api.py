@@ -6,13 +6,13 @@ Made once by whoever composes the gateway, used by every route. Owns nothing tha
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from aiohttp import web
 
 from gateway.answer import Answers
+from gateway.clients import label_or_new
 from gateway.openai.errors import BodyTimeout
 from gateway.prompting import InvalidRequest, Prompting
 
@@ -21,7 +21,6 @@ PLAN_HEADER = "x-pdd-plan"  # of an answer: how the mesh served it, and why
 EXPECTED_HEADER = "x-pdd-expected-tokens"  # of a request: how long its answer is likely to be
 
 _EXPECTED_DIGITS = 9
-_LABEL = re.compile(r"[\x21-\x7e]{1,128}")
 
 # Keys of what the middleware and a handler tell each other about one request.
 LABEL = web.RequestKey("label", str)
@@ -49,9 +48,7 @@ async def read_body(request: web.Request, deadline_s: float) -> bytes:
 
 
 def label_of(request: web.Request, new_id: Callable[[], str]) -> str:
-    """The client's x-request-id where it is fit to be logged and sent back, else a new one."""
-    given = request.headers.get(REQUEST_ID_HEADER, "")
-    return given if _LABEL.fullmatch(given) else new_id()
+    return label_or_new(request.headers.get(REQUEST_ID_HEADER, ""), new_id)
 
 
 def expected_tokens(request: web.Request) -> int | None:

@@ -57,10 +57,6 @@ class BodyTimeout(Exception):
     """The client did not send its body in time."""
 
 
-class ClientLeft(Exception):
-    """The client went away, or read so slowly that it was cut off: nobody is there to get an error."""
-
-
 @contextmanager
 def fields_named(renamed: Mapping[str, str]) -> Iterator[None]:
     """Give fields that have other names inside the gateway the names that the client wrote."""
@@ -80,7 +76,7 @@ def reply_for(error: Exception) -> ErrorReply:
             return ErrorReply(404, str(error), INVALID, "model", "model_not_found")
         case MeshError():
             kind = RATE_LIMIT if error.code is MeshErrorCode.OVERLOADED else SERVER
-            return ErrorReply(_MESH_STATUS[error.code], str(error), kind, None, error.code.value)
+            return ErrorReply(_MESH_STATUS[error.code], str(error), kind, None, error.code.value, _retry_after(error))
         case BodyTimeout():
             return ErrorReply(408, str(error), INVALID, None, "request_timeout", {"Connection": "close"})
         case web.RequestPayloadError():
@@ -88,6 +84,10 @@ def reply_for(error: Exception) -> ErrorReply:
         case web.HTTPException():
             return _http_reply(error)
     return ErrorReply(500, "The gateway failed in a way it does not know; its log has the cause.", SERVER, None, "internal_error")
+
+
+def _retry_after(error: MeshError) -> Mapping[str, str]:
+    return {} if error.retry_after_s is None else {"Retry-After": str(error.retry_after_s)}
 
 
 def _http_reply(error: web.HTTPException) -> ErrorReply:

@@ -11,9 +11,10 @@ from typing import Protocol
 
 from aiohttp import web
 
+from gateway.clients import ClientLeft
 from gateway.generation import MeshError
 from gateway.openai.api import ARRIVED_S, LABEL, OUTCOME, PLAN_HEADER, Api
-from gateway.openai.errors import ClientLeft, reply_for
+from gateway.openai.errors import reply_for
 from gateway.openai.outlet import Chunks, Outlet
 from gateway.openai.sse import DONE, EventStream, event, send_whole
 from gateway.prompting import Ask

@@ -1,6 +1,6 @@
 """The HTTP server of the OpenAI-compatible API: routes, the one place where errors become replies, listening.
 
-Called by the gateway's entry point. Owns the sockets; leaving `serve_http` ends the answers in progress.
+Called by the gateway's entry point. Leaving `serve_http` ends the answers in progress.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ import orjson
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
+from gateway.clients import ClientLeft
 from gateway.openai.api import ARRIVED_S, LABEL, OUTCOME, REQUEST_ID_HEADER, Api, label_of
 from gateway.openai.chat import ChatCompletions
 from gateway.openai.completions import Completions
-from gateway.openai.errors import CLIENT_LEFT, ClientLeft, ErrorReply, reply_for
+from gateway.openai.errors import CLIENT_LEFT, ErrorReply, reply_for
 from gateway.openai.health import Health
 from gateway.openai.models import Models
-from pdd.rpc.errors import ListenError
-from pdd.rpc.server import split_address
+from pdd.rpc.http import listening
 from pdd.telemetry import get_logger
 
 MAX_BODY_BYTES = 4 << 20
@@ -53,18 +53,10 @@ async def serve_http(listen: str, app: web.Application, *, shares_port: bool = F
 
     `shares_port` is that of `pdd.rpc.server.serve`.
     """
-    host, port = split_address(listen)
     # Handlers are cancelled when their client goes away: that is how the mesh hears of it.
     runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=STOP_GRACE_S)
-    await runner.setup()
-    try:
-        try:
-            await web.TCPSite(runner, host.strip("[]"), port, reuse_port=shares_port).start()
-        except OSError as error:
-            raise ListenError(f"can't listen on {listen}: {error.strerror or error}") from error
-        yield f"{host}:{runner.addresses[0][1]}"
-    finally:
-        await runner.cleanup()
+    async with listening(runner, listen, shares_port=shares_port) as address:
+        yield address
 
 
 def _replies(api: Api) -> Middleware:

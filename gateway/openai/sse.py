@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager
 import orjson
 from aiohttp import hdrs, web
 
-from gateway.openai.errors import ClientLeft
+from gateway.clients import ClientLeft
 
 DONE = b"data: [DONE]\n\n"
 

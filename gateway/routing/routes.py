@@ -55,6 +55,7 @@ def needed_roles(pipeline: Pipeline | None) -> tuple[Role, ...]:
 def best_route(snapshot: Snapshot, request: RouteRequest, policy: RoutePolicy) -> Route:
     """Raises MeshError NO_INSTANCE, which names the role that nobody can fill and says why."""
     needed = needed_roles(policy.pipeline)
+    _check_present(snapshot.candidates, needed)  # before sizes: without a role the gateway does not know what the mesh holds
     fitting = {role: _fitting(snapshot.candidates, role, request.tokens) for role in needed}
     if policy.pipeline is None:
         fitting[Role.RELAY] = _holding(snapshot.candidates, Role.RELAY, request.tokens)
@@ -174,14 +175,20 @@ def _over_bound(candidates: Sequence[Candidate], policy: RoutePolicy) -> frozens
     return frozenset(one.id for one in candidates if one.requests + 1 > limit(one))
 
 
+def _check_present(candidates: Sequence[Candidate], needed: Sequence[Role]) -> None:
+    present = {one.registration.role for one in candidates}
+    for role in needed:
+        if role not in present:
+            text = f"no {role.value} instance is connected; start one or wait for it to register"
+            raise MeshError(MeshErrorCode.NO_INSTANCE, text)
+
+
 def _fitting(candidates: Sequence[Candidate], role: Role, tokens: int) -> list[Candidate]:
-    """Everyone of a role whose context holds the request. Raises MeshError where there is nobody."""
+    """Everyone of a role whose context holds the request; there is somebody. Raises MeshError where nobody's does."""
     fitting = _holding(candidates, role, tokens)
     if fitting:
         return fitting
     contexts = [one.registration.context_tokens for one in candidates if one.registration.role is role]
-    if not contexts:
-        raise MeshError(MeshErrorCode.NO_INSTANCE, f"no {role.value} instance is connected; start one or wait for it to register")
     text = f"no {role.value} instance holds {tokens} tokens, the largest {max(contexts)}; shorten the prompt or lower max_tokens"
     raise MeshError(MeshErrorCode.NO_INSTANCE, text)
 

@@ -74,7 +74,7 @@ class RedisServer:
             async with asyncio.timeout(self._deadline_s):
                 return await command(self._client)
         except (RedisError, OSError) as error:  # TimeoutError is an OSError
-            reason = str(error) or type(error).__name__
+            reason = str(error) or f"no answer in {self._deadline_s:g} s"
             raise RegistryUnavailable(f"registry at {self.name} can't be used: {reason}") from error
         finally:
             # The client sends through asyncio.wait_for, which can lose a cancellation before Python 3.12: who waits for the

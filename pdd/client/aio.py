@@ -29,6 +29,9 @@ ReplyT = TypeVar("ReplyT")
 StreamCall: TypeAlias = "grpc.aio.UnaryStreamCall[inference_pb2.GenerateRequest, inference_pb2.GenerateReply]"
 
 
+_CLIENT_LEFT = Report(grpc.StatusCode.CANCELLED, "its channel is closed")
+
+
 class AsyncClient:
     """Use it as `async with`; leaving closes the channel, which ends the requests that still run."""
 
@@ -113,6 +116,10 @@ class AsyncClient:
                 return response, await call.initial_metadata()
             except grpc.aio.AioRpcError as failed:
                 delay_s = attempts.delay_s(_report(failed), now_s())
+            except asyncio.CancelledError:
+                if _task_is_cancelled():
+                    raise
+                raise attempts.error(_CLIENT_LEFT) from None
             await asyncio.sleep(delay_s)
 
 
@@ -146,9 +153,14 @@ class AsyncAnswer(Reading):
 
     async def _hear_status(self) -> None:
         """Of an answer that is complete: a call that is left before its status has come counts as cancelled at the gateway."""
-        with suppress(grpc.aio.AioRpcError):
+        try:
             while await self._call.read() is not grpc.aio.EOF:
                 pass
+        except grpc.aio.AioRpcError:
+            pass  # the answer is whole all the same
+        except asyncio.CancelledError:
+            if _task_is_cancelled():
+                raise
 
     async def _reply(self) -> inference_pb2.GenerateReply:
         while True:
@@ -160,8 +172,7 @@ class AsyncAnswer(Reading):
                 await self._again(_report(failed))
                 continue
             except asyncio.CancelledError:
-                # gRPC says so of a call that `cancel` has ended, too, and then nobody has cancelled the task.
-                if not self._cancelled.is_set() or _task_is_cancelled():
+                if _task_is_cancelled():
                     raise
                 raise self.cancelled_by_hand() from None
             if not isinstance(reply, inference_pb2.GenerateReply):
@@ -186,5 +197,6 @@ def _report(failed: grpc.aio.AioRpcError) -> Report:
 
 
 def _task_is_cancelled() -> bool:
+    """Of a CancelledError: gRPC also raises it of a call that `cancel` or a closed channel has ended."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0

@@ -18,7 +18,7 @@ from pdd.client.answer import Delta, Metadata, Model, Reading, Result, served_mo
 from pdd.client.errors import Report, report_of
 from pdd.client.request import DEFAULT_ADDRESS, Request, request_metadata
 from pdd.client.retry import DEFAULT_TIMEOUT_S, Attempts, Retry
-from pdd.rpc.channel import KEEPALIVE_OPTIONS, MESSAGE_OPTIONS
+from pdd.rpc.channel import CLIENT_OPTIONS, KEEPALIVE_OPTIONS, MESSAGE_OPTIONS
 from pdd.v1 import inference_pb2
 from pdd.v1.inference_pb2_grpc import InferenceStub
 
@@ -26,12 +26,10 @@ RequestT = TypeVar("RequestT")
 ReplyT = TypeVar("ReplyT")
 StreamCall: TypeAlias = "grpc._CallIterator[inference_pb2.GenerateReply]"
 
-# As `pdd.rpc.channel` has them for asyncio: repeats are decided here alone.
-_OPTIONS = (*MESSAGE_OPTIONS, *KEEPALIVE_OPTIONS, ("grpc.enable_retries", 0), ("grpc.enable_http_proxy", 0))
-
 
 def open_blocking_channel(address: str) -> grpc.Channel:
-    return grpc.insecure_channel(address, options=_OPTIONS)
+    """As `pdd.rpc.channel.open_channel`."""
+    return grpc.insecure_channel(address, options=(*MESSAGE_OPTIONS, *KEEPALIVE_OPTIONS, *CLIENT_OPTIONS))
 
 
 class Client:

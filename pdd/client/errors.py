@@ -67,7 +67,7 @@ class Unavailable(ClientError):
 
 
 class AnswerCancelled(ClientError):
-    """`cancel()` was called while somebody read."""
+    """`cancel()` was called, or the client was left, while somebody read."""
 
 
 class RequestFailed(ClientError):
@@ -90,6 +90,8 @@ def client_error(report: Report, address: str, timeout_s: float) -> ClientError:
     """`address` and `timeout_s` are what the caller had asked with."""
     details = report.details
     match report.status:
+        case grpc.StatusCode.CANCELLED:
+            return AnswerCancelled(f"the request was cancelled, here or on its way ({details})", report)
         case grpc.StatusCode.NOT_FOUND:
             return NoSuchModel(f"{details} Leave `model` empty for the only one, or choose from list_models().", report)
         case grpc.StatusCode.INVALID_ARGUMENT:
@@ -103,6 +105,8 @@ def client_error(report: Report, address: str, timeout_s: float) -> ClientError:
             return DeadlineExceeded(message, report)
         case grpc.StatusCode.UNAVAILABLE if report.code:
             return Unavailable(f"the mesh can't serve it ({details}): ask again, or see what /ready says is missing", report)
+        case grpc.StatusCode.UNAVAILABLE if report.request_id:
+            return Unavailable(f"the gateway at {address} was lost during the request ({details}): ask again", report)
         case grpc.StatusCode.UNAVAILABLE:
             message = f"no gateway at {address} ({details}): start a mesh with `pdd up`, or give the address of its gRPC API"
             return Unavailable(message, report)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
 from pdd.client.errors import REQUEST_ID_KEY
+from pdd.label import is_label
 from pdd.tracing.context import TRACEPARENT
 from pdd.v1 import inference_pb2
 from pdd.v1.sampling_pb2 import LogitBias
@@ -66,7 +67,7 @@ class Request:
     expected_tokens: int | None = None  # how long the answer is likely to be: for routing, and no bound
 
     def to_proto(self) -> inference_pb2.GenerateRequest:
-        """Raises ValueError where a number does not fit its field."""
+        """Raises ValueError where a number or a text does not fit its field."""
         message = inference_pb2.GenerateRequest(model=self.model, stop=self.stop, options=self._options())
         match self.input:
             case Text(text):
@@ -87,5 +88,10 @@ class Request:
 
 
 def request_metadata(request_id: str, traceparent: str) -> tuple[tuple[str, str], ...]:
-    pairs = ((REQUEST_ID_KEY, request_id), (TRACEPARENT, traceparent))
-    return tuple((key, value) for key, value in pairs if value)
+    """Raises ValueError where one of them can't travel as it is."""
+    given = {name: value for name, value in (("request_id", request_id), ("traceparent", traceparent)) if value}
+    for name, value in given.items():
+        if not is_label(value):  # gRPC itself fails on some of the rest, and says so in no way that helps
+            raise ValueError(f"{name} must have 1 to 128 visible ASCII characters and no spaces, got {value!r:.150}")
+    keys = {"request_id": REQUEST_ID_KEY, "traceparent": TRACEPARENT}
+    return tuple((keys[name], value) for name, value in given.items())

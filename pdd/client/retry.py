@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pdd.client.errors import ClientError, Report, client_error
 
 DEFAULT_TIMEOUT_S = 300.0
+_LONGEST_TIMEOUT_S = 1e8  # three years; gRPC takes what is far longer, or infinite, for a time in the past
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +32,7 @@ class Attempts:
         self._retry = retry
         self._draw = draw
         self._timeout_s = timeout_s  # of all of them together
-        self._deadline_s = now_s + timeout_s
+        self._deadline_s = now_s + min(timeout_s, _LONGEST_TIMEOUT_S)
         self._failed = 0
 
     def left_s(self, now_s: float) -> float:

@@ -18,7 +18,7 @@ from pdd.doctor.facts import CacheLook, Goodput, Report, Silence, Unmeasured, Un
 from pdd.doctor.goodput import goodput
 from pdd.identity import Instance
 from pdd.kv.layout import KvLayout
-from pdd.rpc.channel import open_channel
+from pdd.rpc.channel import ChannelOptions, open_channel
 from pdd.rpc.errors import ListenError
 from pdd.rpc.server import split_address
 from pdd.v1 import diagnostics_pb2
@@ -35,6 +35,9 @@ CACHE_TIMEOUT_S = 5.0  # for all looks
 PROBE_GRACE_S = 1.5  # beyond its time, to connect and for the answer
 PROBE_BYTES = 16 << 20
 CHUNK_BYTES = 32 << 10
+# A line that swallows everything keeps what was sent to it. gRPC closes no connection while it writes, nor does the process end:
+# this is how long the kernel goes on.
+_PROBE_OPTIONS: ChannelOptions = (("grpc.keepalive_timeout_ms", 3000),)
 
 
 async def ask(registration: Registration, wall_clock_s: Callable[[], float]) -> Report | Unreached:
@@ -64,7 +67,7 @@ async def probe(address: str, duration_s: float) -> Goodput | Unmeasured:
             yield chunk
 
     try:
-        async with open_channel(address) as channel:
+        async with open_channel(address, _PROBE_OPTIONS) as channel:
             reply = await DiagnosticsStub(channel).Probe(chunks(), timeout=duration_s + PROBE_GRACE_S)
     except grpc.aio.AioRpcError as error:
         return Unmeasured(_words(error))

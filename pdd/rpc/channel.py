@@ -35,7 +35,7 @@ KEEPALIVE_OPTIONS: ChannelOptions = (
     ("grpc.http2.max_pings_without_data", 0),
 )
 
-_CLIENT_OPTIONS: ChannelOptions = (
+CLIENT_OPTIONS: ChannelOptions = (
     # gRPC would otherwise share one connection among all channels of a process to the same address.
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.enable_retries", 0),
@@ -54,12 +54,15 @@ _TOKEN_OPTIONS: ChannelOptions = (
 )
 
 
-def open_channel(address: str) -> grpc.aio.Channel:
-    """A channel to `address` ("host:port"), connected at the first call. Use it as `async with`; leaving cancels its calls."""
-    return grpc.aio.insecure_channel(address, options=[*MESSAGE_OPTIONS, *KEEPALIVE_OPTIONS, *_CLIENT_OPTIONS])  # noqa: TID251
+def open_channel(address: str, more: ChannelOptions = ()) -> grpc.aio.Channel:
+    """A channel to `address` ("host:port"), connected at the first call. Use it as `async with`; leaving cancels its calls.
+
+    `more` come before those that all channels have.
+    """
+    return grpc.aio.insecure_channel(address, options=[*MESSAGE_OPTIONS, *KEEPALIVE_OPTIONS, *CLIENT_OPTIONS, *more])  # noqa: TID251
 
 
 def open_token_channel(address: str) -> grpc.aio.Channel:
     """The same for streams of tokens: what may wait here unread is bounded, so that a frame is never far behind its step."""
-    options = [*MESSAGE_OPTIONS, *KEEPALIVE_OPTIONS, *_CLIENT_OPTIONS, *_TOKEN_OPTIONS]
+    options = [*MESSAGE_OPTIONS, *KEEPALIVE_OPTIONS, *CLIENT_OPTIONS, *_TOKEN_OPTIONS]
     return grpc.aio.insecure_channel(address, options=options)  # noqa: TID251

@@ -86,7 +86,9 @@ async def _until_stopped(main: Callable[[asyncio.Event], Awaitable[None]]) -> No
 
 
 def _setting_error(location: tuple[int | str, ...], message: str, prefix: str) -> str:
-    name = ".".join(str(part) for part in location).upper()
+    name, message = ".".join(str(part) for part in location).upper(), message.removeprefix("Value error, ")
+    if not name:
+        return message  # of several settings together: it names them
     return f"{name if name.startswith(prefix) else prefix + name}: {message}"
 
 

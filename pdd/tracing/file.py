@@ -6,6 +6,7 @@ lines of different processes never mix. On a file system that can't promise this
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Sequence
 
@@ -28,14 +29,19 @@ class FileSpanExporter(SpanExporter):
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
         try:
             for span in spans:
-                os.write(self._file, line_of(span))
+                self._append(line_of(span))
         except OSError as error:
             if not self._failing:  # a full disk is told once
                 log.warning("spans can't be written", file=self._path, why=str(error))
             self._failing = True
             return SpanExportResult.FAILURE
-        self._failing = False
         return SpanExportResult.SUCCESS
+
+    def _append(self, line: bytes) -> None:
+        whole = b"\n" + line if self._failing else line  # a full disk may have taken a part of the one before
+        if os.write(self._file, whole) < len(whole):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        self._failing = False
 
     def shutdown(self) -> None:
         if self._file >= 0:

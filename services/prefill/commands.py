@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from pdd.catalog.base import Role
 from pdd.v1 import prefill_pb2
 
 MAX_TARGETS = 2
+
+_ROLES = ("", Role.RELAY.value, Role.MAIN.value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +29,8 @@ def targets_of_start(message: prefill_pb2.StartPrefill) -> tuple[Target, ...]:
     for target in targets:
         if not target.id or not target.kv_address:
             raise ValueError("targets: each needs instance.id and kv_address")
+        if target.role not in _ROLES:  # it names metrics and spans
+            raise ValueError(f"targets: the role is relay, main or not told, got {target.role!r}")
     if len({target.id for target in targets}) != len(targets):
         raise ValueError(f"targets: {targets[0].id} is named twice")
     return targets

@@ -26,6 +26,10 @@ class Asking(Protocol):
         """Read on, and cancel after the cue."""
         ...
 
+    async def left(self, address: str, request: Request, cue: Awaitable[None], *, once: bool) -> None:
+        """Read on, and leave the client after the cue."""
+        ...
+
     async def models(self, address: str) -> tuple[Model, ...]: ...
 
 
@@ -54,6 +58,19 @@ class AsAsyncio:
             await cue
             answer.cancel()
             await reading
+
+    async def left(self, address: str, request: Request, cue: Awaitable[None], *, once: bool) -> None:
+        async def read() -> None:
+            if once:
+                await client.generate_once(request)
+            async with client.generate(request) as answer:
+                async for _ in answer:
+                    pass
+
+        async with AsyncClient(address) as client:
+            reading = asyncio.create_task(read())
+            await cue
+        await reading
 
     async def models(self, address: str) -> tuple[Model, ...]:
         async with AsyncClient(address) as client:
@@ -90,6 +107,18 @@ class AsThreads:
             await cue
             answer.cancel()
             await reading
+
+    async def left(self, address: str, request: Request, cue: Awaitable[None], *, once: bool) -> None:
+        def read() -> None:
+            if once:
+                client.generate_once(request)
+            with client.generate(request) as answer:
+                list(answer)
+
+        with Client(address) as client:
+            reading = asyncio.create_task(asyncio.to_thread(read))
+            await cue
+        await reading
 
     async def models(self, address: str) -> tuple[Model, ...]:
         def ask() -> tuple[Model, ...]:

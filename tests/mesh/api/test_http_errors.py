@@ -176,6 +176,19 @@ async def test_an_error_of_the_mesh_before_the_first_byte_has_a_status(
         assert gateway.count("pdd_requests_total", route=CHAT, status=str(status)) == 1
 
 
+@pytest.mark.parametrize(
+    ("code", "after"), [(MeshErrorCode.OVERLOADED, "1"), (MeshErrorCode.NO_INSTANCE, "2"), (MeshErrorCode.PEER_LOST, None)]
+)
+async def test_an_error_that_passes_says_when_to_ask_again(
+    start: Start, http: aiohttp.ClientSession, code: MeshErrorCode, after: str | None
+) -> None:
+    async with (
+        start(lambda _spec: [MeshError(code, "so")]) as gateway,
+        http.post(gateway.http + CHAT, json=BODY) as reply,
+    ):
+        assert reply.headers.get("Retry-After") == after
+
+
 @pytest.mark.parametrize("path", [CHAT, TEXT])
 async def test_an_error_after_the_first_byte_is_an_event_and_the_end(
     start: Start, http: aiohttp.ClientSession, path: str

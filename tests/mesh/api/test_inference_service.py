@@ -264,6 +264,8 @@ async def test_an_error_of_the_mesh_has_its_status_after_what_was_said(
             error = await failure(call.read())
         assert (error.code(), error.details()) == (status, "main-0: so")
         assert trailing(error)["x-pdd-code"] == code.value
+        after_ms = {MeshErrorCode.OVERLOADED: "1000", MeshErrorCode.NO_INSTANCE: "2000"}  # as over HTTP
+        assert trailing(error).get("grpc-retry-pushback-ms") == after_ms.get(code)
         await counted(gateway, "Generate", status.name)
 
 

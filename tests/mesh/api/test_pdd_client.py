@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 
 import pytest
 
@@ -150,19 +151,29 @@ async def test_each_error_of_the_mesh_is_of_its_kind(
 
 
 async def test_a_request_that_failed_before_its_first_token_is_asked_again(start: Start, asking: Asking) -> None:
-    troubles = [MeshError(code, "so") for code in (MeshErrorCode.OVERLOADED, MeshErrorCode.PEER_LOST)]
+    troubles = [MeshError(code, "so") for code in (MeshErrorCode.KV_REFUSED, MeshErrorCode.PEER_LOST)]
     async with start(lambda spec: [troubles.pop()] if troubles else steps(spec, IDS)) as gateway:
         _, result = await asking.stream(gateway.grpc, SEA, {"draw": lambda: 0.0})
         assert (result.text, len(gateway.generator.specs)) == (TEXT, 3)
-        troubles.append(MeshError(MeshErrorCode.NO_INSTANCE, "so"))
+        troubles.append(MeshError(MeshErrorCode.PEER_LOST, "so"))
         assert (await asking.once(gateway.grpc, SEA, {"draw": lambda: 0.0})).text == TEXT
 
 
+async def test_the_gateways_wish_for_a_pause_reaches_the_client(start: Start, asking: Asking) -> None:
+    wishes = {MeshErrorCode.OVERLOADED: 1.0, MeshErrorCode.NO_INSTANCE: 2.0, MeshErrorCode.PEER_LOST: None}
+    for code, wish_s in wishes.items():
+        async with start(lambda _spec, code=code: [MeshError(code, "so")]) as gateway:
+            for ask in (asking.stream, asking.once):
+                with pytest.raises(ClientError) as caught:
+                    await ask(gateway.grpc, SEA, ONCE)
+                assert caught.value.report.retry_after_s == wish_s
+
+
 async def test_it_is_asked_only_so_often(start: Start, asking: Asking) -> None:
-    async with start(lambda _spec: [MeshError(MeshErrorCode.OVERLOADED, "so")]) as gateway:
+    async with start(lambda _spec: [MeshError(MeshErrorCode.PEER_LOST, "so")]) as gateway:
         for ask in (asking.stream, asking.once):
             gateway.generator.specs.clear()
-            with pytest.raises(Overloaded):
+            with pytest.raises(Unavailable):
                 await ask(gateway.grpc, SEA, {"retry": Retry(attempts=3), "draw": lambda: 0.0})
             assert len(gateway.generator.specs) == 3
 
@@ -193,6 +204,18 @@ async def test_a_cancelled_answer_says_so_to_its_reader_and_leaves_the_generatio
         with pytest.raises(AnswerCancelled):
             await asking.cancelled(gateway.grpc, SEA, {}, eventually(lambda: told(gateway) == 1))
         await released(gateway)
+
+
+@pytest.mark.parametrize("once", [False, True])
+async def test_a_reader_whose_client_is_left_hears_an_error_and_not_a_cancel(start: Start, asking: Asking, once: bool) -> None:
+    async with start(lambda spec: [*steps(spec, IDS)[:1], Hold(asyncio.Event())]) as gateway:
+        with pytest.raises(AnswerCancelled):
+            await asking.left(gateway.grpc, SEA, eventually(lambda: gateway.generator.running == 1), once=once)
+        await released(gateway)
+
+
+async def test_a_time_without_end_is_allowed(gateway: Gateway, asking: Asking) -> None:
+    assert (await asking.once(gateway.grpc, SEA, {"timeout_s": math.inf})).text == TEXT
 
 
 async def test_a_cancel_ends_the_wait_for_the_next_attempt(start: Start, asking: Asking) -> None:

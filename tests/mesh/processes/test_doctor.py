@@ -24,6 +24,8 @@ from tests.processes.program import ended
 pytestmark = pytest.mark.processes
 
 INSTANT = {"PDD_SIM_PROFILE": "instant"}
+PROBE_BEGUN_BYTES = 1 << 20  # far more than the streams of a mesh that idles
+LONGEST_S = 20.0  # with the mesh's end; the kernel alone would try for as long to get rid of what the probe has sent
 
 
 class Told:
@@ -56,6 +58,12 @@ async def set_link(mesh: LocalMesh, **changes: object) -> None:
         assert response.status == 200, await response.text()
 
 
+async def crossed_bytes(mesh: LocalMesh) -> int:
+    async with aiohttp.ClientSession() as session, session.get(f"{mesh.wan_control_url}/counters") as response:
+        counters = await response.json()
+    return sum(forward["a_to_b_bytes"] for forward in counters["forwards"])
+
+
 async def test_a_healthy_mesh_has_no_findings_and_its_line_the_rate_it_was_given() -> None:
     async with LocalMesh(MeshOptions(environment=INSTANT)) as mesh:
         told = await doctor(mesh)
@@ -86,6 +94,16 @@ async def test_a_main_that_cannot_be_reached_is_named() -> None:
             assert told.code == 1
             assert ("unreachable", "main-0") in told.named
             assert {subject for _, subject in told.named} <= {"main-0", "gateway"}
+
+
+async def test_a_line_that_dies_during_the_probe_does_not_hold_the_doctor() -> None:
+    async with LocalMesh(MeshOptions(environment=INSTANT)) as mesh, asyncio.timeout(LONGEST_S):
+        running = asyncio.create_task(doctor(mesh))
+        while await crossed_bytes(mesh) < PROBE_BEGUN_BYTES:  # noqa: ASYNC110
+            await asyncio.sleep(POLL_S)
+        await set_link(mesh, outage="black_hole")
+        told = await running
+    assert {subject for _, subject in told.named} == {"main-0"}
 
 
 async def test_a_main_that_has_died_is_named_by_its_role() -> None:

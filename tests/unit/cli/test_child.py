@@ -27,6 +27,13 @@ async def test_output_and_exit_code_of_a_child_that_fails_are_kept(tmp_path: Pat
     assert (tmp_path / "child.log").read_text() == "first line\nlast line\n"
 
 
+async def test_what_another_process_has_left_in_the_log_is_not_a_childs(tmp_path: Path) -> None:
+    (tmp_path / "child.log").write_text("child: the port is in use\n")
+    child = await start("fail", tmp_path)
+    assert await child.wait() == 3
+    assert child.tail() == "first line\nlast line"
+
+
 async def test_stop_ends_a_child(tmp_path: Path) -> None:
     child = await start("wait", tmp_path)
     await said(child, "waiting")

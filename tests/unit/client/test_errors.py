@@ -2,6 +2,7 @@ import grpc
 import pytest
 
 from pdd.client.errors import (
+    AnswerCancelled,
     ClientError,
     DeadlineExceeded,
     InvalidRequest,
@@ -26,6 +27,7 @@ STATUS = grpc.StatusCode
         (STATUS.DEADLINE_EXCEEDED, "deadline", DeadlineExceeded, "look at the link"),
         (STATUS.UNAVAILABLE, "no_instance", Unavailable, "/ready"),
         (STATUS.UNAVAILABLE, "", Unavailable, "no gateway at gateway:1.*pdd up"),
+        (STATUS.CANCELLED, "", AnswerCancelled, "so"),
         (STATUS.INTERNAL, "engine_failed", RequestFailed, "INTERNAL.*so"),
         # gRPC's own, of a message over its bound: to wait would not mend it.
         (STATUS.RESOURCE_EXHAUSTED, "", RequestFailed, "RESOURCE_EXHAUSTED.*so"),
@@ -38,6 +40,12 @@ def test_each_failure_is_of_its_kind_and_says_what_to_do(
     assert type(error) is kind
     with pytest.raises(kind, match=does):
         raise error
+
+
+def test_a_gateway_that_is_lost_was_there() -> None:
+    report = report_of(STATUS.UNAVAILABLE, "Socket closed", (("x-request-id", "mine"),))
+    with pytest.raises(Unavailable, match=r"the gateway at gateway:1 was lost during the request .*: ask again"):
+        raise client_error(report, "gateway:1", 30.0)
 
 
 def test_what_the_gateway_tells_beside_the_status_is_kept() -> None:

@@ -29,6 +29,14 @@ def test_a_number_that_does_not_fit_is_told_at_once() -> None:
         Request(Text("hi"), max_tokens=-1).to_proto()
 
 
+@pytest.mark.parametrize("unfit", ["über", "a b", "a\n", "\0", "x" * 129])
+def test_a_label_that_can_not_travel_is_told_by_its_name(unfit: str) -> None:
+    with pytest.raises(ValueError, match="request_id must have"):
+        request_metadata(unfit, "")
+    with pytest.raises(ValueError, match="traceparent must have"):
+        request_metadata("", unfit)
+
+
 def test_only_what_is_given_travels_as_metadata() -> None:
     assert request_metadata("", "") == ()
     assert request_metadata("mine", "00-ab-cd-01") == (("x-request-id", "mine"), ("traceparent", "00-ab-cd-01"))

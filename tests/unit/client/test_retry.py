@@ -1,3 +1,5 @@
+import math
+
 import grpc
 import pytest
 from hypothesis import given
@@ -50,6 +52,10 @@ def test_the_gateways_own_wish_comes_before_the_wait() -> None:
 def test_a_gateway_that_wishes_for_no_repeat_gets_none(milliseconds: str) -> None:
     with pytest.raises(Overloaded):
         attempts(Retry()).delay_s(wished(milliseconds), 1000.0)
+
+
+def test_a_time_without_end_is_one_that_grpc_can_hold() -> None:
+    assert 1e7 < attempts(Retry(), timeout_s=math.inf).left_s(1000.0) < 1e9
 
 
 def test_a_wait_that_would_outlast_the_deadline_is_not_begun() -> None:

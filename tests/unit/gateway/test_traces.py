@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.clients import ClientLeft
 from gateway.generation import MeshError, MeshErrorCode, Moments, Run, Timeline
 from gateway.traces import RequestTrace, Stage, spans, stages
 from pdd.tracing.context import TraceContext
@@ -114,6 +115,7 @@ def test_the_root_is_a_server_span_under_the_clients_and_over_its_stages() -> No
     [
         (MeshError(MeshErrorCode.NO_INSTANCE, "no relay"), "no_instance", "no_instance: no relay"),
         (asyncio.CancelledError(), "broken_off", None),
+        (ClientLeft("cut off"), "broken_off", None),
         (ValueError("of ours"), "broken_off", "ValueError('of ours')"),
     ],
 )

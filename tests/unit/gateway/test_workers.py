@@ -1,6 +1,10 @@
+import asyncio
 from pathlib import Path
 
-from gateway.workers import FIRST_PAUSE_S, LASTED_S, LONGEST_PAUSE_S, Shared, next_pause_s, worker_environment
+import pytest
+
+from gateway.workers import FIRST_PAUSE_S, LASTED_S, LONGEST_PAUSE_S, Shared, WorkerCrew, next_pause_s, worker_environment
+from pdd.rpc.errors import StartupError
 
 SHARED = Shared("127.0.0.1:8000", "127.0.0.1:50050", Path("/tmp/metrics"))
 
@@ -27,3 +31,12 @@ def test_a_worker_that_does_not_last_waits_longer_each_time_up_to_a_bound() -> N
 
 def test_a_worker_that_has_lasted_is_back_soon() -> None:
     assert next_pause_s(LONGEST_PAUSE_S, LASTED_S) == FIRST_PAUSE_S
+
+
+async def test_a_machine_without_a_process_to_give_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def no_process(*_arguments: object, **_options: object) -> asyncio.subprocess.Process:
+        raise BlockingIOError("no more processes")
+
+    monkeypatch.setattr("gateway.workers.start_module", no_process)
+    with pytest.raises(StartupError, match=r"gw-0 could not be started .no more processes. before it served"):
+        await WorkerCrew("gw", SHARED, {}).keep(0)

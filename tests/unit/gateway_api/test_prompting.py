@@ -17,6 +17,11 @@ def test_defaults_are_those_of_the_proto_and_the_rest_of_the_context() -> None:
     assert sampling(Options()) == SamplingParams(max_tokens=CONTEXT - 3, seed=(1 << 64) - 1, eos_ids=CARD.eos_ids)
 
 
+def test_no_traceback_can_quote_a_prompt() -> None:
+    ask = prompting().ask((41, 42, 43), Options(), "label", streaming=True)
+    assert "41, 42" not in repr(ask)
+
+
 def test_every_option_reaches_the_sampler() -> None:
     options = Options(
         max_tokens=9,

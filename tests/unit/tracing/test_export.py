@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import resource
 import threading
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import grpc.aio
+import orjson
 import pytest
 from opentelemetry.proto.collector.trace.v1 import trace_service_pb2, trace_service_pb2_grpc
 from opentelemetry.sdk.resources import Resource
@@ -60,6 +62,27 @@ async def test_a_file_has_a_line_for_each_span_as_otlp_writes_it(tmp_path: Path)
     assert (child.parent_id, child.links, child.kind, child.failed) == (root.id, (root.id,), 1, True)
     assert (root.attributes, child.attributes) == (ROOT.attributes, CHILD.attributes)
     assert root.end_ns - root.start_ns == 2_500_000_000
+
+
+@pytest.fixture
+def small_disk() -> Iterator[int]:
+    """The length in bytes beyond which no file of this process grows."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
+    yield 1000
+    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_a_disk_that_was_full_spoils_no_line_that_is_written_later(tmp_path: Path, small_disk: int) -> None:
+    path = tmp_path / "spans.jsonl"
+    exporter = FileSpanExporter(str(path))
+    assert exporter.export([readable(number) for number in range(1, 10)]) is SpanExportResult.FAILURE
+    assert path.stat().st_size == small_disk  # with a part of a line at its end
+    resource.setrlimit(resource.RLIMIT_FSIZE, resource.getrlimit(resource.RLIMIT_FSIZE)[1:] * 2)
+    assert exporter.export([readable(10), readable(11)]) is SpanExportResult.SUCCESS
+    exporter.shutdown()
+    spans = [orjson.loads(line)["resourceSpans"][0]["scopeSpans"][0]["spans"][0] for line in path.read_bytes().splitlines()[-2:]]
+    assert [int(span["spanId"], 16) for span in spans] == [10, 11]
 
 
 def test_spans_that_meet_on_the_loops_clock_meet_in_the_export() -> None:

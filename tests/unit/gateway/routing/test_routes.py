@@ -133,6 +133,11 @@ def test_the_role_that_is_missing_is_named(policy: RoutePolicy, missing: Role) -
     assert raised.value.code is MeshErrorCode.NO_INSTANCE
 
 
+def test_a_role_that_is_missing_is_named_before_a_context_that_is_too_small() -> None:
+    with pytest.raises(MeshError, match="no main instance is connected"):
+        best_route(sight(candidate(P, context_tokens=100)), request(1000), AUTO)
+
+
 def test_the_context_must_hold_prompt_and_answer() -> None:
     short, asked = candidate(MD, "a", context_tokens=1999), request(1000, max_tokens=1000)
     assert main_of(short, candidate(MD, "b", load=0.9), asked=asked) == "b"

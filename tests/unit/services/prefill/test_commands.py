@@ -34,3 +34,13 @@ def test_one_or_two_targets_are_taken() -> None:
 def test_bad_targets_are_refused(targets: tuple[tuple[str, str], ...], text: str) -> None:
     with pytest.raises(ValueError, match=text):
         targets_of_start(start(*targets))
+
+
+def test_a_target_has_the_role_of_a_decoder_or_none() -> None:
+    message = start(RELAY)
+    for role in ("", "relay", "main"):
+        message.targets[0].role = role
+        assert targets_of_start(message)[0].role == role
+    message.targets[0].role = "prefill"
+    with pytest.raises(ValueError, match="relay, main or not told, got 'prefill'"):
+        targets_of_start(message)
