@@ -34,7 +34,7 @@ from pdd.sampling import SamplingParams
 
 Closing = Prefilled | Stopped | Finished | Aborted | Failed
 
-_PATIENCE_S = 240
+_PATIENCE_S = 900  # for a busy machine with the real model: each test has a time limit of its own
 
 
 @dataclass(slots=True)
