@@ -64,7 +64,7 @@ else
 test-rest: $(DEV)
 	@echo "no C++ compiler here: the tests of the real model are skipped"
 endif
-	@$(BIN)/python -m pytest -m 'real or processes'
+	@$(BIN)/python -m pytest --durations=15 -m 'real or processes'
 
 test-compose: $(DEV)  ## set up, then compose.yaml in a container engine; says so where there is none
 	@$(BIN)/python -m pytest -rs -m compose
