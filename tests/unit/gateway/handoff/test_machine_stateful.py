@@ -5,6 +5,7 @@ With a playout between machine and user, or without one. `referee` holds what mu
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass
 
 from hypothesis import settings
@@ -113,6 +114,7 @@ class Handoff(RuleBasedStateMachine):
         self.prefill = Prefill(Role.PREFILL, self.answer, jobs=[decoders])
         self.peers: list[Peer] = [self.prefill, *decoders]
         self.joining: Role | None = None  # is looked for, and not found yet
+        self.for_joining: list[Action] = []  # what it is told as soon as it is found
         self.prefill_closed: Closed | None = None  # held back meanwhile, since one more job may be to come
         self.faults = faults
         self.now_s = 0.0
@@ -169,13 +171,14 @@ class Handoff(RuleBasedStateMachine):
     @rule(found=st.sampled_from([True, True, False]))
     def decoder_is_looked_for(self, found: bool) -> None:
         role, self.joining = self.joining, None
+        commands, self.for_joining = self.for_joining, []
         assert role is not None
         if not found or self.prefill.down:
             self.feed(Unavailable(role, "all full"))
             if self.prefill_closed is not None:
                 self.feed(self.prefill_closed)
             return
-        decoder = Decoder(role, self.answer)
+        decoder = Decoder(role, self.answer, deque(commands))
         self.peers.append(decoder)
         self.prefill.start(decoder)
         self.referee.closed.discard(Role.PREFILL)
@@ -276,7 +279,9 @@ class Handoff(RuleBasedStateMachine):
                 self.send(Role.MAIN, action)
 
     def send(self, role: Role, command: Action) -> None:
-        """To nobody where there is no handle in that role."""
+        """To nobody where there is no handle in that role, nor will be."""
+        if role is self.joining:
+            self.for_joining.append(command)
         for peer in self.peers:
             if peer.role is role:
                 peer.commands.append(command)
